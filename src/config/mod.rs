@@ -1,0 +1,3 @@
+//! What the operator chose: file < environment < flags.
+
+pub mod limits;

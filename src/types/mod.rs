@@ -1,0 +1,13 @@
+//! Words every room shares: ids and numbers that must not mix, the view over a
+//! record batch, refusals, and the names of settings. Holds no logic of any room.
+
+pub mod ids;
+pub mod record_batch;
+pub mod refusal;
+pub mod settings;
+
+pub use ids::{
+    ConnectionId, LogIndex, Now, Offset, PartitionId, Position, ProducerIdAndEpoch, Term, TopicId, TopicPartition,
+};
+pub use record_batch::RecordBatch;
+pub use refusal::Refusal;
