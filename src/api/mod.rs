@@ -7,6 +7,8 @@
 //! a connection's requests arrive, so decisions keep the order of the requests; the rest is a future,
 //! and `net` sends the answers in the order of the requests.
 
+pub mod errors;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -97,4 +99,27 @@ pub struct ApiRow {
     pub served_from: i16,
     /// Who serves it.
     pub handler: Handler,
+}
+
+impl Call<'_> {
+    /// Decodes the body, which must be consumed to the last byte.
+    ///
+    /// # Errors
+    /// If the bytes are not such a request.
+    pub fn decode<R: kafka_protocol::protocol::Decodable>(&self, api: &'static str) -> Result<R, Malformed> {
+        let malformed = |reason: String| Malformed { api, version: self.version, reason };
+        let mut body = self.body.clone();
+        let request = R::decode(&mut body, self.version).map_err(|error| malformed(error.to_string()))?;
+        if body.is_empty() { Ok(request) } else { Err(malformed(format!("{} bytes left over", body.len()))) }
+    }
+}
+
+/// Encodes a response body.
+///
+/// # Panics
+/// If the response has a field that its version cannot carry: a bug of the handler.
+pub fn encode<R: kafka_protocol::protocol::Encodable>(response: &R, version: i16) -> Encoded {
+    let mut body = bytes::BytesMut::new();
+    response.encode(&mut body, version).expect("a handler fills only what the version has");
+    vec![body.freeze()]
 }
