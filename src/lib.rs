@@ -4,20 +4,55 @@
 
 pub mod types;
 
+#[allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "an I/O room: threads, clocks and unordered maps are its trade"
+)]
 pub mod config;
 
+#[allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "an I/O room: threads, clocks and unordered maps are its trade"
+)]
 pub mod disk;
 
+#[allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "an I/O room: threads, clocks and unordered maps are its trade"
+)]
 pub mod wal;
 
 pub mod state;
 
 pub mod leader;
 
+#[allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "an I/O room: threads, clocks and unordered maps are its trade"
+)]
 pub mod segments;
 
+#[allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "an I/O room: threads, clocks and unordered maps are its trade"
+)]
 pub mod log;
 
+#[allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "an I/O room: threads, clocks and unordered maps are its trade"
+)]
 pub mod read;
 
+#[allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "an I/O room: threads, clocks and unordered maps are its trade"
+)]
 pub mod api;

@@ -8,9 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::state::command::{ConfigChange, NewTopic, OffsetWrite, ProduceOutcome};
-use crate::types::{
-    ConnectionId, Offset, ProducerIdAndEpoch, RecordBatch, Refusal, TopicId, TopicPartition,
-};
+use crate::types::{ConnectionId, Offset, ProducerIdAndEpoch, RecordBatch, Refusal, TopicId, TopicPartition};
 
 /// Names one request until it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

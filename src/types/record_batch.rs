@@ -180,10 +180,8 @@ impl RecordBatch {
 
     /// Id and epoch, where the batch is idempotent.
     pub fn producer(&self) -> Option<crate::types::ProducerIdAndEpoch> {
-        (self.producer_id() >= 0).then(|| crate::types::ProducerIdAndEpoch {
-            producer_id: self.producer_id(),
-            epoch: self.producer_epoch(),
-        })
+        (self.producer_id() >= 0)
+            .then(|| crate::types::ProducerIdAndEpoch { producer_id: self.producer_id(), epoch: self.producer_epoch() })
     }
 
     /// Sequence of the first record, −1 without idempotence.

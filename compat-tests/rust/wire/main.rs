@@ -1,1 +1,3 @@
+//! Wire tests: raw frames against a running broker.
+
 fn main() {}
