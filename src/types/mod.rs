@@ -1,6 +1,8 @@
 //! Words every room shares: ids and numbers that must not mix, the view over a
 //! record batch, refusals, and the names of settings. Holds no logic of any room.
 
+#[cfg(test)]
+pub mod golden;
 pub mod ids;
 pub mod record_batch;
 pub mod refusal;
