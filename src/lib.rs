@@ -56,3 +56,12 @@ pub mod read;
     reason = "an I/O room: threads, clocks and unordered maps are its trade"
 )]
 pub mod api;
+
+pub mod cli;
+
+#[allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "an I/O room: threads, clocks and unordered maps are its trade"
+)]
+pub mod server;
