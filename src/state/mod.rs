@@ -12,15 +12,18 @@
 
 pub mod command;
 pub mod configs;
+mod end_txn;
+mod expiry;
 pub mod group_offsets;
 pub mod partitions;
+mod produce;
 pub mod producers;
 pub mod snapshot;
 pub mod topics;
 pub mod transactions;
 
 use crate::types::{LogIndex, Term};
-use command::{Effects, Entry, Outcome};
+use command::{Command, Effects, Entry, Outcome};
 
 /// The whole replicated state of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -39,15 +42,70 @@ pub struct Machine {
     pub(crate) configs: configs::Configs,
 }
 
+/// Where and when an entry is applied: all that its command may depend on besides itself and the state.
+#[derive(Clone, Copy, Debug)]
+struct At {
+    index: LogIndex,
+    term: Term,
+    now_ms: i64,
+}
+
 impl Machine {
     /// Applies one committed entry at `index` of `term`.
+    ///
+    /// # Panics
+    /// If entries come out of order: replicas would diverge.
     pub fn apply(&mut self, index: LogIndex, term: Term, entry: &Entry) -> (Effects, Outcome) {
-        let _ = (index, term, entry);
-        todo!("state helper")
+        self.advance(index, term);
+        let at = At { index, term, now_ms: entry.now_ms };
+        let mut effects = Effects::default();
+        let outcome = match &entry.command {
+            Command::Produce(batches) => self.apply_produce(at, batches, &mut effects),
+            Command::OffsetCommit(commit) => {
+                Outcome::Offsets(self.group_offsets.apply_commit(at, commit, &self.topics))
+            }
+            Command::InitProducerId(init) => {
+                Outcome::ProducerId(self.transactions.apply_init(at, init, &mut self.producers))
+            }
+            Command::TxnBegin(begin) => Outcome::Staged(self.transactions.apply_begin(at, begin)),
+            Command::TxnChunk(chunk) => Outcome::Staged(self.transactions.apply_chunk(at, chunk)),
+            Command::TxnCommit(commit) => Outcome::Ended(self.apply_txn_commit(at, commit, &mut effects)),
+            Command::TxnAbort(abort) => Outcome::Ended(self.apply_txn_abort(at, abort)),
+            Command::CreateTopics(topics) => Outcome::Topics(self.topics.apply_create(topics, &mut effects)),
+            Command::DeleteTopics(ids) => self.apply_delete_topics(ids, &mut effects),
+            Command::AlterConfigs(changes) => {
+                self.apply_alter_configs(changes, &mut effects);
+                Outcome::Done
+            }
+            Command::Expire(expire) => {
+                self.apply_expire(expire);
+                Outcome::Done
+            }
+            Command::DropStages(stages) => {
+                self.transactions.apply_drop_stages(stages);
+                Outcome::Done
+            }
+        };
+        (effects, outcome)
     }
 
-    /// Notes a blank or membership entry: only the applied index moves.
+    /// Notes a blank or membership entry: the applied index moves, and a new term frees what only the old one could commit.
+    ///
+    /// # Panics
+    /// If entries come out of order.
     pub fn apply_blank(&mut self, index: LogIndex, term: Term) {
+        self.advance(index, term);
+    }
+
+    /// The first entry of a term frees all chunks: their stages died with the leader that staged the rest
+    /// (transactions.md §1), and no entry of the old term can follow.
+    fn advance(&mut self, index: LogIndex, term: Term) {
+        if let Some((last_index, last_term)) = self.applied {
+            assert!(index > last_index && term >= last_term, "entries are applied in log order, each once");
+            if term > last_term {
+                self.transactions.free_all_chunks();
+            }
+        }
         self.applied = Some((index, term));
     }
 

@@ -1,7 +1,16 @@
 //! The machine as bytes, for the checkpoint, and back.
+//!
+//! ```text
+//! 0 format u8 | 1 the Machine in postcard | the records of all open chunks, by stage id, in order
+//! ```
+//!
+//! Record bytes stand behind the rest, as in an entry: their lengths are in the metadata (`Batch::records_len`).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
 
 use super::Machine;
-use bytes::Bytes;
 
 /// Why checkpointed state cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +24,9 @@ pub enum SnapshotError {
     /// The bytes end too early.
     #[error("the checkpoint's state is cut short")]
     Truncated,
+    /// More bytes than the state accounts for.
+    #[error("{0} bytes follow the checkpoint's state")]
+    Trailing(usize),
 }
 
 /// The format written by this build.
@@ -22,8 +34,16 @@ pub const FORMAT: u8 = 1;
 
 impl Machine {
     /// The whole state as bytes.
+    ///
+    /// # Panics
+    /// Never: writing to memory cannot fail, and every type of the state can be encoded.
     pub fn to_bytes(&self) -> Vec<u8> {
-        todo!("state helper")
+        let mut out = postcard::to_extend(self, vec![FORMAT]).expect("the state can be encoded into memory");
+        for batch in self.transactions.open_chunks().flat_map(|(_, stage)| &stage.batches) {
+            assert!(batch.records.len() == batch.records_len as usize, "metadata and bytes agree");
+            out.extend_from_slice(&batch.records);
+        }
+        out
     }
 
     /// The state that [`Machine::to_bytes`] wrote.
@@ -31,7 +51,23 @@ impl Machine {
     /// # Errors
     /// If the bytes are of another format or damaged.
     pub fn from_bytes(bytes: &Bytes) -> Result<Self, SnapshotError> {
-        let _ = bytes;
-        todo!("state helper")
+        let format = *bytes.first().ok_or(SnapshotError::Truncated)?;
+        if format != FORMAT {
+            return Err(SnapshotError::Format(format));
+        }
+        let (mut machine, rest): (Self, &[u8]) = postcard::take_from_bytes(&bytes[1..])?;
+        let mut records = rest;
+        let stages: Vec<_> = machine.transactions.chunks.keys().copied().collect();
+        for id in stages {
+            let stage = machine.transactions.chunks.get_mut(&id).expect("its key was just read");
+            for batch in &mut Arc::make_mut(stage).batches {
+                let length = batch.records_len as usize;
+                let (own, behind) = records.split_at_checked(length).ok_or(SnapshotError::Truncated)?;
+                // Copied: a slice would keep the whole checkpoint in memory.
+                batch.records = Bytes::copy_from_slice(own);
+                records = behind;
+            }
+        }
+        if records.is_empty() { Ok(machine) } else { Err(SnapshotError::Trailing(records.len())) }
     }
 }

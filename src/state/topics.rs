@@ -1,13 +1,18 @@
 //! Topics by id and by name, with their partitions and settings.
+//!
+//! Invariant: `by_id`, `by_name` and `by_metric_name` have the same members. A topic created again under an old name is another
+//! topic, with another id.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::Machine;
+use super::command::{Effects, NewTopic, Outcome};
 use super::partitions::Partition;
 use crate::types::settings::TopicSettings;
-use crate::types::{TopicId, TopicPartition};
+use crate::types::{Refusal, TopicId, TopicPartition};
 
 /// One topic.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,6 +35,12 @@ pub struct Topics {
     /// `Arc`: a checkpoint shares what does not change meanwhile.
     pub(super) by_id: imbl::OrdMap<TopicId, Arc<Topic>>,
     pub(super) by_name: imbl::OrdMap<String, TopicId>,
+    /// By the name that metrics show, in which `.` and `_` are one character: two topics must not share it.
+    pub(super) by_metric_name: imbl::OrdMap<String, TopicId>,
+}
+
+fn metric_name(name: &str) -> String {
+    name.replace('.', "_")
 }
 
 impl Topics {
@@ -62,5 +73,76 @@ impl Topics {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
+    }
+
+    /// The topic whose name differs from `name` at most in `.` and `_` (Kafka's `Topic.hasCollision`).
+    pub fn colliding(&self, name: &str) -> Option<&Arc<Topic>> {
+        self.by_metric_name.get(&metric_name(name)).and_then(|id| self.by_id.get(id))
+    }
+
+    pub(super) fn get_mut(&mut self, id: TopicId) -> Option<&mut Topic> {
+        self.by_id.get_mut(&id).map(Arc::make_mut)
+    }
+
+    /// Each topic is judged alone: of two requests that raced for a name, the second is refused here.
+    pub(super) fn apply_create(&mut self, topics: &[NewTopic], effects: &mut Effects) -> Vec<Result<TopicId, Refusal>> {
+        topics.iter().map(|new| self.create_one(new, effects)).collect()
+    }
+
+    fn create_one(&mut self, new: &NewTopic, effects: &mut Effects) -> Result<TopicId, Refusal> {
+        if self.named(&new.name).is_some() || self.get(new.id).is_some() {
+            return Err(Refusal::TopicAlreadyExists);
+        }
+        if self.colliding(&new.name).is_some() {
+            return Err(Refusal::InvalidTopic);
+        }
+        let count =
+            usize::try_from(new.partitions).ok().filter(|count| *count > 0).ok_or(Refusal::InvalidPartitions)?;
+        let configs: BTreeMap<String, String> = new.configs.iter().cloned().collect();
+        let settings = settings_of(&configs);
+        let partitions = vec![Partition::default(); count];
+        let topic = Topic { id: new.id, name: new.name.clone(), partitions, configs, settings };
+        self.by_id.insert(new.id, Arc::new(topic));
+        self.by_name.insert(new.name.clone(), new.id);
+        self.by_metric_name.insert(metric_name(&new.name), new.id);
+        assert!(self.by_id.len() == self.by_name.len() && self.by_id.len() == self.by_metric_name.len());
+        effects.created.push((new.id, new.name.clone(), new.partitions));
+        Ok(new.id)
+    }
+
+    fn remove(&mut self, id: TopicId) -> Result<TopicId, Refusal> {
+        let topic = self.by_id.remove(&id).ok_or(Refusal::UnknownTopicId)?;
+        self.by_name.remove(&topic.name);
+        self.by_metric_name.remove(&metric_name(&topic.name));
+        assert!(self.by_id.len() == self.by_name.len() && self.by_id.len() == self.by_metric_name.len());
+        Ok(id)
+    }
+
+    /// Sets or removes a setting; false if there is no such topic.
+    pub(super) fn apply_config(&mut self, id: TopicId, name: &str, value: Option<&str>) -> bool {
+        let Some(topic) = self.get_mut(id) else { return false };
+        match value {
+            Some(value) => topic.configs.insert(name.to_owned(), value.to_owned()),
+            None => topic.configs.remove(name),
+        };
+        topic.settings = settings_of(&topic.configs);
+        true
+    }
+}
+
+fn settings_of(configs: &BTreeMap<String, String>) -> TopicSettings {
+    TopicSettings::from_configs(configs.iter().map(|(name, value)| (name.as_str(), value.as_str())))
+}
+
+impl Machine {
+    /// A topic takes its producer state and its committed offsets with it: nothing of them means anything under another id.
+    pub(super) fn apply_delete_topics(&mut self, ids: &[TopicId], effects: &mut Effects) -> Outcome {
+        let results: Vec<_> = ids.iter().map(|id| self.topics.remove(*id)).collect();
+        effects.deleted.extend(results.iter().flatten());
+        if !effects.deleted.is_empty() {
+            self.producers.forget_topics(|partition| effects.deleted.contains(&partition.topic));
+            self.group_offsets.forget(|_, partition, _| effects.deleted.contains(&partition.topic));
+        }
+        Outcome::Topics(results)
     }
 }
