@@ -7,7 +7,9 @@
 //!
 //! Nothing here reads a clock, blocks, or touches the network; the machine is read, never changed.
 
+mod consumer_protocol;
 pub mod groups;
+mod rebalance;
 pub mod request;
 
 use crate::state::Machine;
