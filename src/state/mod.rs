@@ -22,6 +22,9 @@ pub mod snapshot;
 pub mod topics;
 pub mod transactions;
 
+#[cfg(test)]
+mod tests;
+
 use crate::types::{LogIndex, Term};
 use command::{Command, Effects, Entry, Outcome};
 

@@ -1,9 +1,11 @@
 //! The machine as bytes, for the checkpoint, and back.
 //!
 //! ```text
-//! 0 format u8 | 1 the Machine in postcard | the records of all open chunks, by stage id, in order
+//! 0 format u8 | 1 crc32c u32, little-endian, of all that follows | 5 the Machine in postcard | the records of all open chunks,
+//!                                                                                   by stage id, in order
 //! ```
 //!
+//! The checksum comes first of all: a decoder that meets a damaged length would allocate what it says.
 //! Record bytes stand behind the rest, as in an entry: their lengths are in the metadata (`Batch::records_len`).
 
 use std::sync::Arc;
@@ -21,6 +23,9 @@ pub enum SnapshotError {
     /// A format this build does not know.
     #[error("the checkpoint's state has format {0}, this build reads up to {max}", max = FORMAT)]
     Format(u8),
+    /// The checksum does not match.
+    #[error("the checkpoint's state is damaged: its checksum does not match")]
+    Checksum,
     /// The bytes end too early.
     #[error("the checkpoint's state is cut short")]
     Truncated,
@@ -32,17 +37,22 @@ pub enum SnapshotError {
 /// The format written by this build.
 pub const FORMAT: u8 = 1;
 
+const BODY_AT: usize = 5;
+
 impl Machine {
     /// The whole state as bytes.
     ///
     /// # Panics
     /// Never: writing to memory cannot fail, and every type of the state can be encoded.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = postcard::to_extend(self, vec![FORMAT]).expect("the state can be encoded into memory");
+        let head = vec![FORMAT, 0, 0, 0, 0];
+        let mut out = postcard::to_extend(self, head).expect("the state can be encoded into memory");
         for batch in self.transactions.open_chunks().flat_map(|(_, stage)| &stage.batches) {
             assert!(batch.records.len() == batch.records_len as usize, "metadata and bytes agree");
             out.extend_from_slice(&batch.records);
         }
+        let crc = crc32c::crc32c(&out[BODY_AT..]);
+        out[1..BODY_AT].copy_from_slice(&crc.to_le_bytes());
         out
     }
 
@@ -55,7 +65,11 @@ impl Machine {
         if format != FORMAT {
             return Err(SnapshotError::Format(format));
         }
-        let (mut machine, rest): (Self, &[u8]) = postcard::take_from_bytes(&bytes[1..])?;
+        let (head, body) = bytes.split_at_checked(BODY_AT).ok_or(SnapshotError::Truncated)?;
+        if head[1..] != crc32c::crc32c(body).to_le_bytes() {
+            return Err(SnapshotError::Checksum);
+        }
+        let (mut machine, rest): (Self, &[u8]) = postcard::take_from_bytes(body)?;
         let mut records = rest;
         let stages: Vec<_> = machine.transactions.chunks.keys().copied().collect();
         for id in stages {
