@@ -1,0 +1,116 @@
+# Sourced by run.sh, broker.sh, every client's run.sh and scripts/crash.sh: what they share.
+
+COMPAT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+ROOT=$(cd "$COMPAT/.." && pwd)
+# Everything that is built or installed goes here, never into the tree.
+COMPAT_CACHE=${COMPAT_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/katomic-compat}
+
+die() { echo "$(basename "$0"): $*" >&2; exit 1; }
+
+# need TOOL HINT: a missing tool is an error that says how to get it.
+need() { command -v "$1" >/dev/null || die "$1 is missing; install it with: $2"; }
+
+need_java() {
+  need java "apt-get install openjdk-17-jdk-headless"
+  need mvn "apt-get install maven"
+}
+
+# A Python with the packages of python/requirements.txt; prints its path.
+python_venv() {
+  need python3 "apt-get install python3 python3-venv"
+  local venv=$COMPAT_CACHE/venv wanted=$COMPAT/python/requirements.txt
+  if ! cmp -s "$wanted" "$venv/installed.txt"; then
+    python3 -m venv "$venv" >&2 || die "python3 -m venv failed; install it with: apt-get install python3-venv"
+    "$venv/bin/pip" install -q -r "$wanted" >&2 || die "pip install -r $wanted failed"
+    cp "$wanted" "$venv/installed.txt"
+  fi
+  echo "$venv/bin/python"
+}
+
+# A port P of the loopback address such that P and P + 1000 (Kafka's controller) are free. It lies below
+# the range from which the kernel takes the ports of outgoing connections.
+free_port() {
+  python3 - <<'END'
+import random, socket
+for _ in range(1000):
+    port = random.randrange(20000, 31000)
+    sockets = [socket.socket(), socket.socket()]
+    try:
+        for at, one in zip((port, port + 1000), sockets):
+            one.bind(("127.0.0.1", at))
+        print(port)
+        break
+    except OSError:
+        pass
+    finally:
+        for one in sockets:
+            one.close()
+else:
+    raise SystemExit("no free port")
+END
+}
+
+# process_alive PID WORD: whether PID runs and has WORD in its command line. A number used again is not taken
+# for ours, nor is a zombie taken for a process.
+process_alive() {
+  [ -n "$1" ] && tr '\0' '\n' 2>/dev/null <"/proc/$1/cmdline" | grep -qF -- "$2"
+}
+
+# process_gone PID: all its threads have ended, so that its sockets and locks are released too. (The command
+# line is empty well before that, and a leader can be a zombie before its threads are.)
+process_gone() {
+  ! cat "/proc/$1"/task/*/stat 2>/dev/null | sed 's/^.*) //' | grep -qv '^[ZX]'
+}
+
+# end_process PID WORD [SIGNAL]: ends it, by KILL if it has not gone after 20 s; returns once it is gone.
+end_process() {
+  process_alive "$1" "$2" || return 0
+  kill -"${3:-TERM}" "$1" 2>/dev/null || true
+  local n
+  for n in $(seq 800); do
+    ! process_gone "$1" || return 0
+    [ "$n" != 400 ] || kill -KILL "$1" 2>/dev/null || true
+    sleep 0.05
+  done
+  die "process $1 does not end"
+}
+
+# Where Apache Kafka's launcher is; only for --target kafka.
+kafka_peer() {
+  local dir=${KAFKA_PEER:-$ROOT/../shared/peers/kafka}
+  [ -x "$dir/up" ] ||
+    die "no Apache Kafka launcher at $dir: set KAFKA_PEER to the folder that holds its 'up' and 'down' scripts"
+  (cd "$dir" && pwd)
+}
+
+# The broker under test; built unless KATOMIC_BIN names one.
+katomic_bin() {
+  if [ -n "${KATOMIC_BIN:-}" ]; then
+    [ -x "$KATOMIC_BIN" ] || die "KATOMIC_BIN=$KATOMIC_BIN is not a program"
+    (cd "$(dirname "$KATOMIC_BIN")" && echo "$PWD/$(basename "$KATOMIC_BIN")")
+  else
+    need cargo "the Rust toolchain (README.md)"
+    (cd "$ROOT" && cargo build --release --bin katomic >&2) || die "cargo build failed"
+    echo "$ROOT/target/release/katomic"
+  fi
+}
+
+# set_up_target TARGET STATE_DIR: finds the broker's program and writes what broker.sh needs to know.
+set_up_target() {
+  need python3 "apt-get install python3"
+  local program
+  case $1 in
+    kafka) need_java; program=$(kafka_peer) || exit 1 ;;
+    katomic) need curl "apt-get install curl"; program=$(katomic_bin) || exit 1 ;;
+    *) die "no such target: $1 (katomic or kafka)" ;;
+  esac
+  printf 'TARGET=%q\nPROGRAM=%q\n' "$1" "$program" >"$2/target"
+}
+
+# set_up_broker NAME STATE_DIR [ADVERTISED_PORT]: picks the ports of one broker.
+set_up_broker() {
+  mkdir -p "$2/$1"
+  local port rpc admin
+  port=$(free_port) rpc=$(free_port) admin=$(free_port)
+  printf 'PORT=%s\nADVERTISED=%s\nRPC=%s\nADMIN=%s\n' "$port" "${3:-$port}" "$rpc" "$admin" >"$2/$1/ports"
+}
