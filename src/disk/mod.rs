@@ -6,7 +6,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub mod faulty;
 pub mod real;
+
+pub use faulty::FaultyDisk;
+pub use real::{DirLock, RealDisk, lock_dir};
 
 /// A file system, as far as the broker needs one. Paths are absolute.
 pub trait Disk: Send + Sync + Debug {
@@ -35,7 +39,7 @@ pub trait Disk: Send + Sync + Debug {
     /// # Errors
     /// As the operating system says.
     fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
-    /// Names in a directory, sorted.
+    /// Names in a directory (not whole paths), sorted.
     ///
     /// # Errors
     /// As the operating system says.

@@ -3,11 +3,30 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{Builder, JoinHandle};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use crate::disk::Disk;
 use crate::types::{LogIndex, Term};
+
+mod background;
+mod dump;
+mod file;
+pub mod format;
+mod index;
+mod reader;
+mod recovery;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use dump::{Dump, DumpedFrame, dump};
+pub use format::{OPAQUE_BYTES_MAX, PAYLOAD_BYTES_MAX};
+
+use writer::{Action, Shared, Writer};
 
 /// A frame to append: one log entry.
 #[derive(Clone, Debug)]
@@ -97,8 +116,42 @@ pub enum WalError {
 }
 
 /// The open log. All operations are queued to one writer thread and become durable in the order of the calls.
+/// Clones are the same log; when the last is dropped, what is queued is synced and the thread ends.
 #[derive(Clone, Debug)]
-pub struct Wal {}
+pub struct Wal {
+    handle: Arc<Handle>,
+}
+
+/// Ends the threads when the last `Wal` goes.
+struct Handle {
+    shared: Arc<Shared>,
+    /// The writer first: the background thread ends once the writer has dropped its sender.
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wal").field("failure", &self.shared.failure()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Handle {
+    fn close(&self) {
+        self.shared.close();
+        let this = std::thread::current().id();
+        // A callback that closes the log runs on the writer thread, which cannot wait for itself.
+        for thread in self.threads.lock().drain(..).filter(|thread| thread.thread().id() != this) {
+            // A panic of the thread has been reported by its own hook.
+            let _ = thread.join();
+        }
+    }
+}
 
 impl Wal {
     /// Opens or creates the log, cuts a torn tail, and starts the writer thread.
@@ -106,38 +159,64 @@ impl Wal {
     /// # Errors
     /// If a file cannot be read, is damaged in the middle, or is another cluster's.
     pub fn open(disk: Arc<dyn Disk>, options: WalOptions) -> Result<(Self, Recovered), WalError> {
-        let _ = (disk, options);
-        todo!("wal helper")
+        let mut opened = recovery::recover(&*disk, &options)?;
+        let recovered = opened.recovered.clone();
+        let index = std::mem::take(&mut opened.index);
+        let (next, empty) = (index.next(), index.last().is_none());
+        let shared = Arc::new(Shared::new(index));
+        let no_thread = |source| WalError::Io { path: options.dir.clone(), source };
+        let (jobs, background) =
+            background::start(Arc::clone(&disk), options.dir.clone(), Arc::clone(&shared)).map_err(no_thread)?;
+        let writer = Writer::new(disk, options.clone(), Arc::clone(&shared), jobs, opened, next, empty);
+        let writer = Builder::new().name("wal-writer".into()).spawn(move || writer.run()).map_err(no_thread)?;
+        let threads = Mutex::new(vec![writer, background]);
+        Ok((Self { handle: Arc::new(Handle { shared, threads }) }, recovered))
     }
 
-    /// Appends entries with consecutive indexes.
+    /// Appends entries with consecutive indexes. An index that does not follow the last entry kills the log: it would
+    /// be a hole.
+    ///
+    /// # Panics
+    /// If a payload is longer than [`PAYLOAD_BYTES_MAX`].
     pub fn append(&self, frames: Vec<Frame>, done: Done) {
-        let _ = (frames, done);
-        todo!("wal helper")
+        for frame in &frames {
+            let len: usize = frame.payload.iter().map(Bytes::len).sum();
+            assert!(len <= PAYLOAD_BYTES_MAX, "an entry of {len} bytes");
+        }
+        self.handle.shared.enqueue(Action::Append(frames), done);
     }
 
     /// Stores the vote (opaque); durable when `done` is called.
+    ///
+    /// # Panics
+    /// If it is longer than [`OPAQUE_BYTES_MAX`].
     pub fn save_vote(&self, vote: Bytes, done: Done) {
-        let _ = (vote, done);
-        todo!("wal helper")
+        assert!(vote.len() <= OPAQUE_BYTES_MAX, "a vote of {} bytes", vote.len());
+        self.handle.shared.enqueue(Action::Vote(vote), done);
     }
 
-    /// Stores the committed marker (opaque) with the next group; nobody waits for it.
+    /// Stores the committed marker (opaque) with the next group, or alone after some milliseconds; nobody waits for it.
+    ///
+    /// # Panics
+    /// If it is longer than [`OPAQUE_BYTES_MAX`].
     pub fn save_committed(&self, committed: Bytes) {
-        let _ = committed;
-        todo!("wal helper")
+        assert!(committed.len() <= OPAQUE_BYTES_MAX, "a committed marker of {} bytes", committed.len());
+        self.handle.shared.leave_committed(committed);
     }
 
     /// Removes every entry after `last` (all, if None).
     pub fn truncate_after(&self, last: Option<LogIndex>, done: Done) {
-        let _ = (last, done);
-        todo!("wal helper")
+        let from = LogIndex(last.map_or(0, |last| last.0 + 1));
+        self.handle.shared.enqueue(Action::TruncateFrom(from), done);
     }
 
     /// Forgets entries up to and including `index`, which may lie beyond the last one; files are unlinked later.
+    ///
+    /// # Panics
+    /// If the log id is longer than [`OPAQUE_BYTES_MAX`].
     pub fn purge(&self, index: LogIndex, log_id: Bytes, done: Done) {
-        let _ = (index, log_id, done);
-        todo!("wal helper")
+        assert!(log_id.len() <= OPAQUE_BYTES_MAX, "a log id of {} bytes", log_id.len());
+        self.handle.shared.enqueue(Action::Purge(index, log_id), done);
     }
 
     /// Reads entries from `from` to before `to`, stopping after about `bytes_max` but never before the first.
@@ -146,23 +225,39 @@ impl Wal {
     /// # Errors
     /// If one is missing or damaged.
     pub fn read(&self, from: LogIndex, to: LogIndex, bytes_max: usize) -> Result<Vec<StoredFrame>, WalError> {
-        let _ = (from, to, bytes_max);
-        todo!("wal helper")
+        let mut out = Vec::new();
+        let mut bytes = 0;
+        let mut next = from;
+        while next < to {
+            let place = self.handle.shared.index.read().locate(next).ok_or(WalError::Missing(next))?;
+            next = reader::read_run(&place, next, to, bytes_max, &mut bytes, &mut out)?;
+            if next <= place.run_last {
+                break;
+            }
+        }
+        Ok(out)
     }
 
     /// The first error of the writer, if the log is dead: the node must stop.
     pub fn failure(&self) -> Option<Arc<std::io::Error>> {
-        todo!("wal helper")
+        self.handle.shared.failure()
     }
 
     /// Counters for metrics.
     pub fn stats(&self) -> WalStats {
-        todo!("wal helper")
+        let shared = &self.handle.shared;
+        WalStats {
+            syncs: shared.syncs.load(Ordering::Relaxed),
+            sync_ns: shared.sync_ns.load(Ordering::Relaxed),
+            sync_ns_max: shared.sync_ns_max.swap(0, Ordering::Relaxed),
+            bytes: shared.bytes.load(Ordering::Relaxed),
+            files_bytes: shared.files_bytes.load(Ordering::Relaxed),
+        }
     }
 
-    /// Syncs what is queued and stops the writer thread.
+    /// Syncs what is queued and stops the writer thread. Later operations fail.
     pub fn close(&self) {
-        todo!("wal helper")
+        self.handle.close();
     }
 }
 
