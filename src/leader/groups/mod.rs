@@ -305,3 +305,6 @@ impl Groups {
         self.table.values().map(GroupView::new)
     }
 }
+
+#[cfg(test)]
+mod tests;
