@@ -23,3 +23,37 @@ pub const GROUPS_BYTES_MAX: usize = 256 << 20;
 
 /// How long a member without an answer to its first join is kept (Kafka's `NEW_MEMBER_JOIN_TIMEOUT_MS`): it cannot send heartbeats yet, and its retries would add up (GR03).
 pub const GROUP_NEW_MEMBER_JOIN_MS: u64 = 5 * 60_000;
+
+/// Bytes of metadata that an entry may have beyond [`ENTRY_BYTES_MAX`] of records; a larger proposal is discarded before it is sent.
+pub const ENTRY_METADATA_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of entries proposed and not applied yet (storage.md). When reached, connections are not read until there is room.
+pub const PROPOSED_BYTES_MAX: usize = 64 << 20;
+
+/// Entries proposed and not applied yet, at which connections are not read until there is room: a memory bound for tiny entries.
+pub const PROPOSALS_ADMITTED_MAX: usize = 16_384;
+
+/// Entries proposed and not applied yet, whatever they come from; above it a proposal is discarded before it is sent.
+/// Below half of openraft's API channel, so that sending never waits.
+pub const PROPOSALS_MAX: usize = 32_768;
+
+/// Capacity of openraft's API channel.
+pub const RAFT_CHANNEL: u64 = 65_536;
+
+/// Requests that wait for their answer; above it a request is refused as overloaded.
+pub const REQUESTS_WAITING_MAX: usize = 262_144;
+
+/// Entries in one hold of the machine's write lock (storage.md, «Apply»): readers wait no longer.
+pub const APPLY_ENTRIES_MAX: usize = 64;
+
+/// Time of one hold of the machine's write lock, microseconds.
+pub const APPLY_MICROS_MAX: u64 = 1_000;
+
+/// Bytes that one read of the log returns: openraft asks again for the rest.
+pub const LOG_READ_BYTES_MAX: usize = 4 << 20;
+
+/// What an entry takes in the tail cache besides its bytes: so that the bound holds for tiny entries too.
+pub const TAIL_ENTRY_OVERHEAD_BYTES: usize = 256;
+
+/// Entries that openraft sends to a follower in one message; bytes are bounded by [`LOG_READ_BYTES_MAX`].
+pub const RAFT_PAYLOAD_ENTRIES_MAX: u64 = 1024;

@@ -1,11 +1,57 @@
 //! The one log: decide → propose → commit → apply. The only room that knows openraft.
+//!
+//! ```text
+//!  submit ─▶ sequencer (Leader) ─▶ raft.write ─▶ log_store ─▶ wal: one fdatasync per group
+//!               ▲        │ answers                                 │ durable, committed
+//!               └────────┴────────── apply (Machine, Segments) ◀───┘
+//! ```
+//!
+//! Files: [`entry`] and [`raft_types`] (bytes), [`tail`] and [`log_store`] (entries), [`apply`] (state), [`sequencer`]
+//! and [`in_flight`] (order, answers, bounds), [`snapshot`] (checkpoints), [`recovery`] and [`start`] (start-up), [`peers`].
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::leader::LeaderStats;
+use openraft::async_runtime::WatchReceiver;
+use parking_lot::Mutex;
+
+use crate::disk::Disk;
 use crate::leader::request::{Caller, Request, Response};
+use crate::leader::{Leader, LeaderSettings, LeaderStats};
+use crate::segments::{Checkpoint, Segments};
 use crate::state::Machine;
+use crate::state::snapshot::SnapshotError;
 use crate::types::{LogIndex, Term};
+use crate::wal::{Wal, WalError, WalOptions, WalStats};
+
+pub mod apply;
+pub mod clock;
+pub mod entry;
+pub mod fatal;
+pub mod identity;
+pub mod in_flight;
+pub mod log_store;
+pub mod meters;
+pub mod peers;
+pub mod raft_types;
+pub mod recovery;
+pub mod sequencer;
+pub mod snapshot;
+pub mod start;
+pub mod tail;
+
+use apply::{Replica, Wake};
+use fatal::Fatal;
+use identity::{Identity, IdentityError};
+use log_store::LogStore;
+use meters::Meters;
+use recovery::ReplayProgress;
+use sequencer::{Raft, Sequencer};
+use snapshot::Checkpoints;
+
+/// How long a clean stop waits for proposals to end.
+const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 
 /// How the replicated log stands, for health, metrics and Metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,36 +87,305 @@ pub struct Member {
     pub rack: Option<String>,
 }
 
+/// Where the log lives, and how it behaves.
+#[derive(Clone, Debug)]
+pub struct LogOptions {
+    /// The node's directory: `node.json`, and the log's files in `log/`.
+    pub data_dir: PathBuf,
+    /// The cluster this node must belong to; None takes the directory's, or makes a new one.
+    pub cluster_id: Option<[u8; 16]>,
+    /// This node, as clients see it.
+    pub me: Member,
+    /// Where peers reach it.
+    pub rpc: String,
+    /// Settings of the leader.
+    pub leader: LeaderSettings,
+    /// How long a proposal may take before its fate is called unknown (at most a client's request timeout, 30 s).
+    pub proposal_timeout: Duration,
+    /// Bytes of entries kept in memory.
+    pub tail_cache_bytes_max: usize,
+    /// Size of a log file.
+    pub log_file_bytes_max: u64,
+    /// Zero-filled ahead of the writer.
+    pub log_prefill_bytes: u64,
+    /// Bytes of log between checkpoints.
+    pub checkpoint_log_bytes: u64,
+    /// Time between checkpoints.
+    pub checkpoint_every: Duration,
+    /// Threads of Raft's runtime, at least 3.
+    pub raft_threads: usize,
+    /// Shows how far the replay is, while [`Log::open`] has not returned yet.
+    pub progress: Arc<ReplayProgress>,
+}
+
+impl LogOptions {
+    /// The defaults for a node in `data_dir`.
+    pub fn new(data_dir: PathBuf, me: Member, leader: LeaderSettings) -> Self {
+        Self {
+            data_dir,
+            cluster_id: None,
+            me,
+            rpc: String::new(),
+            leader,
+            proposal_timeout: Duration::from_secs(30),
+            tail_cache_bytes_max: 64 << 20,
+            log_file_bytes_max: if cfg!(test) { 4 << 20 } else { 256 << 20 },
+            log_prefill_bytes: if cfg!(test) { 1 << 20 } else { 8 << 20 },
+            checkpoint_log_bytes: 1 << 30,
+            checkpoint_every: Duration::from_secs(60),
+            raft_threads: 3,
+            progress: Arc::default(),
+        }
+    }
+}
+
+/// Why the log cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The directory is not this node's, or cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The log's files.
+    #[error(transparent)]
+    Wal(#[from] WalError),
+    /// The checkpoint's state.
+    #[error(transparent)]
+    State(#[from] SnapshotError),
+    /// The checkpoint's members, or an entry.
+    #[error(transparent)]
+    Entry(#[from] entry::EntryError),
+    /// Something could not be read.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// The manifest and the state in it disagree.
+    #[error("the checkpoint's state stands at {state:?}, its manifest at {manifest:?}; refusing to start")]
+    CheckpointContradicts {
+        /// What the state says.
+        state: Option<(LogIndex, Term)>,
+        /// What the manifest says.
+        manifest: Option<(LogIndex, Term)>,
+    },
+    /// Entries that were durable are gone.
+    #[error("the log ends before {log}, the checkpoint before {checkpoint}: log files are missing; refusing to start")]
+    EndsBeforeCheckpoint {
+        /// First index that the checkpoint does not contain.
+        checkpoint: u64,
+        /// First index that the log does not contain.
+        log: u64,
+    },
+    /// The entries behind the checkpoint are gone.
+    #[error(
+        "the log begins at {log}, the checkpoint ends before {checkpoint}: a checkpoint is missing; refusing to start"
+    )]
+    BeginsAfterCheckpoint {
+        /// First index that the checkpoint does not contain.
+        checkpoint: u64,
+        /// First index that the log can contain.
+        log: u64,
+    },
+    /// openraft does not start.
+    #[error("raft does not start: {0}")]
+    Raft(String),
+}
+
 /// The running log of this node.
 #[derive(Clone)]
-pub struct Log {}
+pub struct Log {
+    node: Arc<Node>,
+}
+
+struct Node {
+    identity: Identity,
+    me: Member,
+    replica: Arc<Replica>,
+    sequencer: Arc<Sequencer>,
+    store: LogStore,
+    checkpoints: Arc<Checkpoints>,
+    raft: Raft,
+    runtime: Option<tokio::runtime::Runtime>,
+    fatal: Fatal,
+    meters: Arc<Meters>,
+    /// The wal's counts at the last scrape.
+    scraped: Mutex<WalStats>,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // A runtime may not be dropped where tasks run, and the last handle may be held by one.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
 
 impl Log {
+    /// Opens the node's log: replays it onto the checkpoint, then starts Raft. On an empty directory it forms a cluster of
+    /// this node alone. Blocks until the replay is done: call it off the async threads. A metrics recorder must be
+    /// installed before.
+    ///
+    /// # Errors
+    /// If the directory is another node's, or log and checkpoint are damaged or do not fit each other.
+    pub fn open(
+        options: LogOptions,
+        disk: Arc<dyn Disk>,
+        segments: Segments,
+        checkpoint: Option<Checkpoint>,
+        wake: Wake,
+    ) -> Result<Self, LogError> {
+        let me = options.me.clone();
+        let identity = Identity::open(&disk, &options.data_dir, me.node_id, options.cluster_id)?;
+        let (fatal, meters) = (Fatal::default(), Arc::new(Meters::default()));
+        let wal_options = WalOptions {
+            dir: options.data_dir.join("log"),
+            cluster_id: identity.cluster_id,
+            file_bytes_max: options.log_file_bytes_max,
+            prefill_bytes: options.log_prefill_bytes,
+        };
+        let (wal, recovered) = Wal::open(disk, wal_options)?;
+        if recovered.torn_bytes > 0 {
+            tracing::info!(bytes = recovered.torn_bytes, "a torn write was cut off the log; it was never acknowledged");
+        }
+        let store = LogStore::new(wal, &recovered, options.tail_cache_bytes_max, fatal.clone(), meters.clone())?;
+        let checkpoint = recovery::load(checkpoint)?;
+        let replica = recovery::replay(&store, segments, checkpoint.as_ref(), &options.progress)?;
+        let checkpoints = Arc::new(Checkpoints::new(replica.clone(), store.durable(), checkpoint));
+        let leader = Leader::new(options.leader);
+        let sequencer = Sequencer::new(replica.clone(), leader, meters.clone(), options.proposal_timeout);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(options.raft_threads.max(3))
+            .thread_name("raft")
+            .enable_all()
+            .build()?;
+        let parts = start::Parts {
+            store: store.clone(),
+            replica: replica.clone(),
+            sequencer: sequencer.clone(),
+            checkpoints: checkpoints.clone(),
+            fatal: fatal.clone(),
+            wake,
+        };
+        let node = entry::Node { rpc: options.rpc, host: me.host.clone(), port: me.port, rack: me.rack.clone() };
+        let times = start::CheckpointTimes { log_bytes: options.checkpoint_log_bytes, every: options.checkpoint_every };
+        let cluster = identity.kafka_cluster_id();
+        // On Raft's own threads, whatever thread this is; `block_on` would refuse some.
+        let (sender, started) = std::sync::mpsc::sync_channel(1);
+        runtime.spawn(async move {
+            let _ = sender.send(start::raft(parts, &cluster, identity.node_id, node, times).await);
+        });
+        let raft = started.recv().unwrap_or_else(|_| Err(LogError::Raft("it panicked".to_owned())));
+        let raft = match raft {
+            Ok(raft) => raft,
+            Err(error) => {
+                runtime.shutdown_background();
+                return Err(error);
+            }
+        };
+        let runtime = Some(runtime);
+        let scraped = Mutex::default();
+        let node = Node { identity, me, replica, sequencer, store, checkpoints, raft, runtime, fatal, meters, scraped };
+        Ok(Self { node: Arc::new(node) })
+    }
+
     /// Hands a request to the leader, in the order of the calls. The answer arrives through the receiver;
     /// a dropped sender means that the node is stopping: close the connection.
     pub fn submit(&self, caller: Arc<Caller>, request: Request) -> tokio::sync::oneshot::Receiver<Response> {
-        let _ = (caller, request);
-        todo!("log helper")
+        self.node.sequencer.submit(&caller, request)
     }
 
     /// Waits until the sequencer admits more (in-flight bytes and unwritten segments are within their bounds).
     pub async fn admitted(&self) {
-        todo!("log helper")
+        self.node.sequencer.admitted().await;
     }
 
-    /// Looks at the replicated state. Short: apply waits meanwhile.
+    /// Looks at the replicated state. Short: apply waits meanwhile. Not to be nested, and not to submit from within.
     pub fn read<T>(&self, look: impl FnOnce(&Machine) -> T) -> T {
-        let _ = look;
-        todo!("log helper")
+        look(&self.node.replica.read())
     }
 
     /// How the log stands.
     pub fn status(&self) -> LogStatus {
-        todo!("log helper")
+        let metrics = self.node.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let others = metrics.membership_config.nodes().filter(|(id, _)| **id != self.node.me.node_id);
+        let mut members: Vec<Member> = others
+            .map(|(id, node)| Member {
+                node_id: *id,
+                host: node.host.clone(),
+                port: node.port,
+                rack: node.rack.clone(),
+            })
+            .collect();
+        // This node knows its own addresses better than the entry that once added it.
+        members.push(self.node.me.clone());
+        members.sort_by_key(|member| member.node_id);
+        LogStatus {
+            node_id: self.node.me.node_id,
+            term: Term(metrics.current_term),
+            leader: metrics.current_leader,
+            serving: self.node.sequencer.serving().is_some(),
+            committed: metrics.local_committed.map(|id| LogIndex(id.index())),
+            applied: self.node.replica.read().applied().map(|(index, _)| index),
+            replayed: true,
+            members,
+        }
     }
 
     /// The leader's counts.
     pub fn leader_stats(&self) -> LeaderStats {
-        todo!("log helper")
+        self.node.sequencer.stats()
+    }
+
+    /// The cluster's id as Kafka's clients see it.
+    pub fn cluster_id(&self) -> String {
+        self.node.identity.kafka_cluster_id()
+    }
+
+    /// Publishes the room's gauges and counters; `admin` calls it at each scrape.
+    pub fn publish_metrics(&self) {
+        let now = self.node.store.wal().stats();
+        let mut scraped = self.node.scraped.lock();
+        let stats = self.leader_stats();
+        self.node.meters.publish(&self.status(), &stats, (&scraped, &now), clock::now().mono_ms);
+        *scraped = now;
+        metrics::gauge!("katomic_aggregator_queue_depth").set(self.node.sequencer.proposals() as f64);
+    }
+
+    /// Waits for the error after which this node must stop: a failed fsync, a failed segment writer, a failed Raft.
+    pub async fn failed(&self) -> String {
+        self.node.fatal.reported().await
+    }
+
+    /// Takes a checkpoint now, and purges the log up to it.
+    ///
+    /// # Errors
+    /// If it could not be written: the last one stays, and the log with it.
+    pub async fn checkpoint(&self) -> Result<(), snapshot::CheckpointError> {
+        start::checkpoint(&self.node.raft, &self.node.checkpoints).await
+    }
+
+    /// Stops cleanly: admits nothing more, waits for what is proposed, takes a checkpoint, stops Raft, closes the log.
+    /// The segments stay open: they are the caller's.
+    pub async fn shutdown(&self) {
+        let node = &self.node;
+        node.sequencer.stop_admitting();
+        if node.fatal.error().is_none() {
+            if tokio::time::timeout(DRAIN_WITHIN, node.sequencer.drained()).await.is_err() {
+                tracing::warn!(proposals = node.sequencer.proposals(), "stopping with proposals in flight");
+            }
+            if let Err(error) = self.checkpoint().await {
+                tracing::warn!(%error, "stopping without a checkpoint; the next start replays the log");
+            }
+        }
+        node.sequencer.stop();
+        if let Err(error) = node.raft.shutdown().await {
+            tracing::warn!(%error, "raft did not stop cleanly");
+        }
+        let store = node.store.clone();
+        if tokio::task::spawn_blocking(move || store.wal().close()).await.is_err() {
+            tracing::error!("closing the log panicked");
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

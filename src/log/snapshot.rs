@@ -1,0 +1,184 @@
+//! Checkpoints: the machine's cut and the segments' manifest at one applied index. They are openraft's snapshots, so the
+//! log may be purged up to the newest.
+//!
+//! - The cut is O(1): the machine's maps are persistent. It is taken under the machine's read lock, so it lies between
+//!   two calls of `Segments::apply`, where the segment writer will put the manifest too.
+//! - A manifest is taken only at an index that this node's own log holds durably: openraft may apply what a quorum
+//!   without us has synced, and a restart must never find state that its log does not reach.
+//! - A checkpoint that fails (no space) is no reason to stop: the log keeps everything behind the last good one. So it
+//!   is written outside openraft's snapshot builder, whose errors would be fatal; the builder then reports it.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use openraft::storage::{RaftSnapshotBuilder, Snapshot, SnapshotMeta};
+use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};
+use parking_lot::Mutex;
+use tokio::sync::{oneshot, watch};
+
+use super::apply::Replica;
+use super::raft_types::{LogId, StoredMembership, TypeConfig, encode_membership, log_id};
+use crate::segments::SegmentError;
+use crate::state::Machine;
+
+/// The state at a checkpoint. It shares structure with the machine and costs what has changed since.
+#[derive(Clone, Debug)]
+pub struct Cut(Machine);
+
+/// Why there is no new checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The segments could not be synced or the manifest not written.
+    #[error(transparent)]
+    Segments(#[from] SegmentError),
+    /// The segment writer or the log has stopped.
+    #[error("the node is stopping")]
+    Stopped,
+}
+
+/// Takes checkpoints, one at a time, and knows the newest.
+pub struct Checkpoints {
+    replica: Arc<Replica>,
+    /// Index behind the last entry that this node's log holds durably.
+    durable: watch::Receiver<u64>,
+    current: Mutex<Option<(SnapshotMetaOf<TypeConfig>, Cut)>>,
+    one_at_a_time: tokio::sync::Mutex<()>,
+}
+
+impl Checkpoints {
+    /// The replica's checkpoints; `current` is the one it was started from, with its members.
+    pub fn new(
+        replica: Arc<Replica>,
+        durable: watch::Receiver<u64>,
+        current: Option<(Machine, StoredMembership)>,
+    ) -> Self {
+        let current = current.map(|(machine, membership)| (meta(&machine, membership), Cut(machine)));
+        Self { replica, durable, current: Mutex::new(current), one_at_a_time: tokio::sync::Mutex::new(()) }
+    }
+
+    /// The newest durable checkpoint.
+    pub fn current(&self) -> Option<(SnapshotMetaOf<TypeConfig>, Cut)> {
+        self.current.lock().clone()
+    }
+
+    /// Makes everything applied so far durable in the segments; returns what the checkpoint contains, None if nothing was
+    /// ever applied.
+    ///
+    /// # Errors
+    /// If it could not be written: the last one stays.
+    pub async fn take(&self) -> Result<Option<LogId>, CheckpointError> {
+        let _one = self.one_at_a_time.lock().await;
+        let mut durable = self.durable.clone();
+        loop {
+            let durable_before = *durable.borrow_and_update();
+            let begun = match self.begin(durable_before) {
+                Begun::Nothing => return Ok(None),
+                Begun::Unchanged(id) => return Ok(Some(id)),
+                Begun::Ahead(index) => {
+                    durable.wait_for(|durable| *durable > index).await.map_err(|_| CheckpointError::Stopped)?;
+                    continue;
+                }
+                Begun::Writing(begun) => begun,
+            };
+            begun.done.await.map_err(|_| CheckpointError::Stopped)??;
+            let id = begun.meta.last_log_id;
+            published(begun.bytes.load(Ordering::Relaxed));
+            *self.current.lock() = Some((begun.meta, begun.cut));
+            return Ok(id);
+        }
+    }
+
+    fn begin(&self, durable: u64) -> Begun {
+        let machine = self.replica.read();
+        let Some((index, term)) = machine.applied() else { return Begun::Nothing };
+        let id = log_id(index, term);
+        if self.current.lock().as_ref().is_some_and(|(meta, _)| meta.last_log_id == Some(id)) {
+            return Begun::Unchanged(id);
+        }
+        if index.0 >= durable {
+            return Begun::Ahead(index.0);
+        }
+        let membership = self.replica.membership(&machine);
+        let cut = Cut(machine.clone());
+        let bytes = Arc::new(AtomicU64::new(0));
+        let (sender, done) = oneshot::channel();
+        let state = {
+            let (cut, bytes) = (cut.clone(), bytes.clone());
+            move || {
+                let state = cut.0.to_bytes();
+                bytes.store(state.len() as u64, Ordering::Relaxed);
+                state
+            }
+        };
+        self.replica.segments().checkpoint(
+            Some((index, term)),
+            encode_membership(&membership),
+            Box::new(state),
+            Box::new(move |result| {
+                let _ = sender.send(result);
+            }),
+        );
+        Begun::Writing(Box::new(Writing { meta: meta(&machine, membership), cut, bytes, done }))
+    }
+
+    /// Puts a received state in place.
+    ///
+    /// # Errors
+    /// If the state has topics: their segments do not travel through openraft, and this build has no other way for them.
+    pub fn install(&self, meta: &SnapshotMetaOf<TypeConfig>, cut: Cut) -> io::Result<()> {
+        if !cut.0.topics().is_empty() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "segments cannot be received from a peer"));
+        }
+        self.replica.install(cut.0.clone(), meta.last_membership.clone());
+        *self.current.lock() = Some((meta.clone(), cut));
+        Ok(())
+    }
+}
+
+enum Begun {
+    Nothing,
+    Unchanged(LogId),
+    /// This index is applied, and not durable here yet.
+    Ahead(u64),
+    Writing(Box<Writing>),
+}
+
+struct Writing {
+    meta: SnapshotMetaOf<TypeConfig>,
+    cut: Cut,
+    bytes: Arc<AtomicU64>,
+    done: oneshot::Receiver<Result<(), SegmentError>>,
+}
+
+fn meta(machine: &Machine, last_membership: StoredMembership) -> SnapshotMetaOf<TypeConfig> {
+    let last_log_id = machine.applied().map(|(index, term)| log_id(index, term));
+    SnapshotMeta { last_log_id, last_membership }
+}
+
+fn published(state_bytes: u64) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+    metrics::gauge!("katomic_raft_snapshot_last_success_timestamp_seconds").set(now);
+    metrics::gauge!("katomic_raft_snapshot_size_bytes").set(state_bytes as f64);
+}
+
+/// Reports a checkpoint to openraft.
+pub struct Builder {
+    /// Whose.
+    pub checkpoints: Arc<Checkpoints>,
+    /// Whether openraft demands the state of now: only where a follower needs more than the log has.
+    pub fresh: bool,
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    type SnapshotData = Cut;
+
+    async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, Cut>, io::Error> {
+        if self.fresh {
+            self.checkpoints.take().await.map_err(io::Error::other)?;
+        }
+        let (meta, snapshot) = self.checkpoints.current().ok_or_else(|| io::Error::other("nothing was applied"))?;
+        Ok(Snapshot { meta, snapshot })
+    }
+}

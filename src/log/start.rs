@@ -1,0 +1,178 @@
+//! Brings Raft up on a runtime of its own and follows it: who leads, whether it failed, when to take a checkpoint.
+//!
+//! Raft's runtime is not the Kafka connections' one: a burst of requests must not delay a heartbeat.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use openraft::async_runtime::WatchReceiver;
+use openraft::{Config, ServerState, SnapshotPolicy};
+
+use super::LogError;
+use super::apply::{Replica, StateMachine, Wake};
+use super::entry::Node;
+use super::fatal::Fatal;
+use super::log_store::LogStore;
+use super::peers::NoPeers;
+use super::sequencer::{Raft, Sequencer};
+use super::snapshot::{CheckpointError, Checkpoints};
+use crate::config::limits::{RAFT_CHANNEL, RAFT_PAYLOAD_ENTRIES_MAX};
+use crate::types::Term;
+
+/// How often the clock of checkpoints and the segment writer's health are looked at.
+const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(200);
+/// How long openraft may take to note a checkpoint before the log is purged by the next one instead.
+const NOTED_WITHIN: Duration = Duration::from_secs(10);
+
+/// The rooms' parts that Raft runs over.
+pub struct Parts {
+    /// The log.
+    pub store: LogStore,
+    /// The state.
+    pub replica: Arc<Replica>,
+    /// Who proposes and answers.
+    pub sequencer: Arc<Sequencer>,
+    /// Checkpoints.
+    pub checkpoints: Arc<Checkpoints>,
+    /// Where fatal errors go.
+    pub fatal: Fatal,
+    /// Who waits for batches.
+    pub wake: Wake,
+}
+
+/// When checkpoints are taken.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckpointTimes {
+    /// Bytes of log after which the next is taken.
+    pub log_bytes: u64,
+    /// Time after which the next is taken, if anything was appended.
+    pub every: Duration,
+}
+
+/// openraft's settings, each as storage.md «Choices» 1 says.
+fn config(cluster: &str) -> Config {
+    Config {
+        cluster_name: cluster.to_owned(),
+        heartbeat_interval: 80,
+        election_timeout_min: 400,
+        election_timeout_max: 800,
+        max_payload_entries: RAFT_PAYLOAD_ENTRIES_MAX,
+        api_channel_size: Some(RAFT_CHANNEL),
+        // We take checkpoints and purge ourselves; by default a snapshot purges at once.
+        snapshot_policy: SnapshotPolicy::Never,
+        max_in_snapshot_log_to_keep: u64::MAX,
+        // A restarted leader gets a new term: its soft state is gone.
+        enable_leader_restore: Some(false),
+        enable_pre_vote: Some(true),
+        ..Config::default()
+    }
+}
+
+/// Starts Raft as node `me`; on a first start it forms a cluster of this node alone.
+///
+/// # Errors
+/// If openraft cannot start or the cluster cannot be formed.
+pub async fn raft(parts: Parts, cluster: &str, id: u64, me: Node, times: CheckpointTimes) -> Result<Raft, LogError> {
+    let config = config(cluster).validate().map_err(|error| LogError::Raft(error.to_string()))?;
+    let machine = StateMachine {
+        replica: parts.replica.clone(),
+        sequencer: parts.sequencer.clone(),
+        checkpoints: parts.checkpoints.clone(),
+        fatal: parts.fatal.clone(),
+        wake: parts.wake,
+    };
+    let failed = |error: &dyn std::fmt::Display| LogError::Raft(error.to_string());
+    let raft =
+        Raft::new(id, Arc::new(config), NoPeers, parts.store.clone(), machine).await.map_err(|error| failed(&error))?;
+    parts.sequencer.start(raft.clone(), tokio::runtime::Handle::current());
+    tokio::spawn(follow_leadership(raft.clone(), id, parts.sequencer.clone(), parts.fatal.clone()));
+    tokio::spawn(parts.sequencer.clone().run_timer());
+    tokio::spawn(keep_house(raft.clone(), parts.store, parts.replica, parts.checkpoints, parts.fatal, times));
+    if !raft.is_initialized().await.map_err(|error| failed(&error))? {
+        raft.initialize(BTreeMap::from([(id, me)])).await.map_err(|error| failed(&error))?;
+    } else if raft.voter_ids().eq([id]) {
+        // Nobody else could lead: no reason to wait for an election timeout.
+        raft.trigger().elect(false).await.map_err(|error| failed(&error))?;
+    }
+    Ok(raft)
+}
+
+/// Tells the sequencer who leads, until raft ends.
+async fn follow_leadership(raft: Raft, id: u64, sequencer: Arc<Sequencer>, fatal: Fatal) {
+    let mut metrics = raft.metrics();
+    loop {
+        let (leading, sole_voter, failure) = {
+            let now = metrics.borrow_watched();
+            let leading = (now.state == ServerState::Leader).then(|| Term(now.vote.leader_id.term));
+            let sole_voter = now.membership_config.voter_ids().eq([id]);
+            let failure = match &now.running_state {
+                Ok(()) | Err(openraft::errors::Fatal::Stopped) => None,
+                Err(error) => Some(error.to_string()),
+            };
+            (leading, sole_voter, failure)
+        };
+        if let Some(error) = failure {
+            fatal.report(format!("raft failed: {error}"));
+        }
+        sequencer.leadership(leading, sole_voter);
+        if metrics.changed().await.is_err() {
+            sequencer.leadership(None, sole_voter);
+            return;
+        }
+    }
+}
+
+/// Watches the segment writer and takes checkpoints when they are due.
+async fn keep_house(
+    raft: Raft,
+    store: LogStore,
+    replica: Arc<Replica>,
+    checkpoints: Arc<Checkpoints>,
+    fatal: Fatal,
+    times: CheckpointTimes,
+) {
+    let (mut bytes_then, mut then) = (0, Instant::now());
+    loop {
+        tokio::time::sleep(HOUSEKEEPING_EVERY).await;
+        if let Some(error) = replica.segments().failure() {
+            fatal.report(format!("segments cannot be written: {error}"));
+        }
+        if let Some(error) = store.wal().failure() {
+            fatal.report(format!("the log cannot be written: {error}"));
+        }
+        if fatal.error().is_some() {
+            return;
+        }
+        let bytes_now = store.appended_bytes();
+        let grown = bytes_now - bytes_then;
+        if grown < times.log_bytes && (grown == 0 || then.elapsed() < times.every) {
+            continue;
+        }
+        (bytes_then, then) = (bytes_now, Instant::now());
+        if let Err(error) = checkpoint(&raft, &checkpoints).await {
+            tracing::warn!(%error, "no checkpoint; the log is kept");
+        }
+    }
+}
+
+/// Takes a checkpoint, and purges the log up to it.
+///
+/// # Errors
+/// If it could not be written: nothing is purged.
+pub async fn checkpoint(raft: &Raft, checkpoints: &Checkpoints) -> Result<(), CheckpointError> {
+    let Some(id) = checkpoints.take().await? else { return Ok(()) };
+    // openraft purges what it knows a snapshot of: it asks the builder, which reports the checkpoint just taken.
+    let noted = async {
+        raft.trigger().snapshot().await?;
+        let noted = raft.wait(Some(NOTED_WITHIN)).metrics(|metrics| metrics.snapshot >= Some(id), "checkpoint").await;
+        match noted {
+            Ok(_) => raft.trigger().purge_log(id.index()).await,
+            Err(error) => {
+                tracing::warn!(%error, "openraft did not note the checkpoint; the log is purged with the next");
+                Ok(())
+            }
+        }
+    };
+    noted.await.map_err(|_| CheckpointError::Stopped)
+}
