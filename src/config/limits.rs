@@ -57,3 +57,45 @@ pub const TAIL_ENTRY_OVERHEAD_BYTES: usize = 256;
 
 /// Entries that openraft sends to a follower in one message; bytes are bounded by [`LOG_READ_BYTES_MAX`].
 pub const RAFT_PAYLOAD_ENTRIES_MAX: u64 = 1024;
+
+// --- leader: open transactions and what waits ------------------------------------------------------
+
+/// Proposals whose fate is not known yet. The Raft core's channel is longer, so proposing never blocks; a request beyond is refused as overloaded.
+pub const PROPOSALS_IN_FLIGHT_MAX: usize = 8192;
+
+/// Open transactions of one leader. A stage costs about 1 KiB besides its records; a new one beyond is refused as overloaded.
+pub const STAGES_MAX: usize = 100_000;
+
+/// Partitions, and groups, of one transaction: what its entry lists. A transaction beyond is doomed, since it could never commit.
+pub const STAGE_PARTITIONS_MAX: usize = 50_000;
+
+/// What a staged batch or offset costs besides its own bytes, so that many tiny ones count too.
+pub const STAGED_OVERHEAD_BYTES: usize = 128;
+
+/// Room in an entry for its metadata when batches are packed into it.
+pub const ENTRY_OVERHEAD_BYTES: usize = 64;
+
+/// Requests of one transactional id that wait behind its EndTxn, InitProducerId or begin marker. Clients keep 5 in
+/// flight on a connection; one beyond is refused as overloaded.
+pub const QUEUED_PER_TRANSACTIONAL_ID_MAX: usize = 256;
+
+/// OffsetFetches that wait for an EndTxn; one beyond is refused as overloaded.
+pub const WAITING_OFFSET_FETCHES_MAX: usize = 10_000;
+
+/// Produce requests that wait for their entries; one beyond is refused as overloaded. Their bytes have bounds of their own (storage.md).
+pub const WAITING_PRODUCES_MAX: usize = 65_536;
+
+/// Transactional ids in the replicated state. They expire after 7 days; a new one beyond is refused as overloaded.
+pub const TRANSACTIONAL_IDS_MAX: usize = 1_000_000;
+
+/// Producer ids in the replicated state; beyond, those idle longest leave first (ID04).
+pub const PRODUCER_IDS_MAX: usize = 1_000_000;
+
+/// How often expiry is looked at: expiry times are hours, a look costs one pass over the ids.
+pub const EXPIRY_INTERVAL_MS: u64 = 60_000;
+
+/// After a term starts, members need this long at the most to be back; no committed offset expires before.
+pub const EXPIRY_GRACE_MS: u64 = 3_600_000;
+
+/// Ids removed by one expiry entry; the rest waits for the next round.
+pub const EXPIRED_PER_ENTRY_MAX: usize = 1_000;

@@ -7,15 +7,36 @@
 //!
 //! Nothing here reads a clock, blocks, or touches the network; the machine is read, never changed.
 
+<<<<<<< HEAD
 mod consumer_protocol;
 pub mod groups;
 mod rebalance;
+=======
+mod admission;
+mod begin;
+mod connections;
+mod dispatch;
+mod end_txn;
+mod expiry;
+pub mod groups;
+mod init_producer_id;
+mod offsets;
+mod produce;
+mod proposals;
+>>>>>>> 00c3426 (leader: transactions, admission, offsets, expiry)
 pub mod request;
+mod stage;
+mod staging;
+mod transactions;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::state::Machine;
-use crate::state::command::{Entry, Outcome};
+use crate::state::command::{Command, Entry, Outcome};
 use crate::types::{LogIndex, Now, Refusal, Term};
-use request::{Caller, Request, Response, Token};
+use groups::Groups;
+use proposals::Purpose;
+use request::{Caller, OffsetFetch, Request, Response, Token};
 
 /// Names one proposal until its fate is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,27 +104,120 @@ pub struct LeaderStats {
     pub rebalances: u64,
 }
 
+/// Whether this node may answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Not yet: no term has started here.
+    Loading,
+    /// The term's first entry is applied.
+    Leading(Term),
+    /// Leadership is lost.
+    Following,
+}
+
+/// One event being handled: what it may read, and what is to be done in the end.
+#[derive(Debug)]
+struct Turn<'a> {
+    machine: &'a Machine,
+    now: Now,
+    term: Term,
+    out: Vec<Action>,
+}
+
+impl Turn<'_> {
+    fn reply(&mut self, token: Token, response: Response) {
+        self.out.push(Action::Reply(token, response));
+    }
+
+    /// Answers without an entry of its own: leadership is confirmed first.
+    fn reply_confirmed(&mut self, token: Token, response: Response) {
+        self.out.push(Action::ReplyConfirmed(token, response, Refusal::NotLeader));
+    }
+}
+
 /// All soft state of a leader.
 #[derive(Debug)]
 pub struct Leader {
     settings: LeaderSettings,
+    role: Role,
+    proposals: proposals::Proposals,
+    transactions: transactions::Transactions,
+    admission: admission::Admission,
+    /// Plain Produce requests that wait for entries.
+    calls: BTreeMap<Token, produce::ProduceCall>,
+    /// Produce proposals whose deadline passed: a retry of their batches is told so at once.
+    unknown_produces: BTreeSet<Ticket>,
+    /// OffsetFetches that wait for an EndTxn.
+    fetches: Vec<(Token, OffsetFetch)>,
+    earlier_terms: connections::EarlierTerms,
+    groups: Groups,
+    expiry: expiry::Expiry,
+    stats: LeaderStats,
 }
 
 impl Leader {
     /// A leader that does not lead yet: everything is refused until [`Leader::start_term`].
     pub fn new(settings: LeaderSettings) -> Self {
-        Self { settings }
+        Self {
+            groups: Groups::new(settings.clone()),
+            settings,
+            role: Role::Loading,
+            proposals: proposals::Proposals::default(),
+            transactions: transactions::Transactions::default(),
+            admission: admission::Admission::default(),
+            calls: BTreeMap::new(),
+            unknown_produces: BTreeSet::new(),
+            fetches: Vec::new(),
+            earlier_terms: connections::EarlierTerms::default(),
+            expiry: expiry::Expiry::default(),
+            stats: LeaderStats::default(),
+        }
     }
 
     /// This node leads `term`, and its first entry has been applied: `machine` holds all that earlier terms committed.
+    ///
+    /// Chunks of earlier terms can never be committed any more: an entry frees them.
     pub fn start_term(&mut self, machine: &Machine, term: Term, now: Now) -> Vec<Action> {
-        let _ = (machine, term, now, &self.settings);
-        todo!("leader helpers")
+        let out = self.end_term();
+        self.role = Role::Leading(term);
+        self.expiry = expiry::Expiry::start(now.mono_ms);
+        let mut turn = Turn { machine, now, term, out };
+        let chunks: Vec<LogIndex> = machine.transactions().open_chunks().map(|(stage_id, _)| stage_id).collect();
+        if !chunks.is_empty() {
+            self.proposals.propose(&mut turn, Command::DropStages(chunks), Purpose::Nothing);
+        }
+        turn.out
     }
 
     /// Leadership is lost: drops all soft state; everything waiting is answered (16, 6 or a close, never definitively).
     pub fn end_term(&mut self) -> Vec<Action> {
-        todo!("leader helpers")
+        let mut out = Vec::new();
+        let mut tell = |token, refusal| out.push(Action::Reply(token, Response::Refused(refusal)));
+        for purpose in self.proposals.drain() {
+            if let Some(token) = purpose.waits() {
+                tell(token, Refusal::FateUnknown);
+            }
+        }
+        for token in std::mem::take(&mut self.calls).into_keys() {
+            tell(token, Refusal::FateUnknown);
+        }
+        for transaction in std::mem::take(&mut self.transactions).by_id.into_values() {
+            let acks = transaction.stage.into_iter().flat_map(|stage| stage.acks).map(|(token, _)| token);
+            acks.for_each(|token| tell(token, Refusal::FateUnknown));
+            let waiters = transaction.ending.into_iter().flat_map(|ending| ending.waiters);
+            waiters.for_each(|token| tell(token, Refusal::FateUnknown));
+            transaction.queue.into_iter().for_each(|queued| tell(queued.token, Refusal::NotLeader));
+        }
+        std::mem::take(&mut self.fetches).into_iter().for_each(|(token, _)| tell(token, Refusal::NotLeader));
+        self.groups.clear().into_iter().for_each(|token| tell(token, Refusal::NotLeader));
+        self.admission.clear();
+        self.unknown_produces.clear();
+        self.expiry = expiry::Expiry::default();
+        self.earlier_terms.term_ended();
+        if matches!(self.role, Role::Leading(_)) {
+            self.role = Role::Following;
+        }
+        out
     }
 
     /// A request. It is answered by a [`Action::Reply`], now or later.
@@ -115,8 +229,17 @@ impl Leader {
         token: Token,
         request: Request,
     ) -> Vec<Action> {
-        let _ = (machine, now, caller, token, request);
-        todo!("leader helpers")
+        let refusal = match self.role {
+            Role::Loading => Refusal::Loading,
+            Role::Following => Refusal::NotLeader,
+            Role::Leading(term) => {
+                let mut turn = Turn { machine, now, term, out: Vec::new() };
+                self.doom_expired(&mut turn);
+                self.dispatch(&mut turn, caller, token, request);
+                return turn.out;
+            }
+        };
+        vec![Action::Reply(token, Response::Refused(refusal))]
     }
 
     /// The proposal was applied at `index`.
@@ -128,35 +251,63 @@ impl Leader {
         index: LogIndex,
         outcome: Outcome,
     ) -> Vec<Action> {
-        let _ = (machine, now, ticket, index, outcome);
-        todo!("leader helpers")
+        self.fate(machine, now, ticket, |leader, turn, purpose| {
+            leader.was_applied(turn, ticket, purpose, index, outcome);
+        })
     }
 
     /// The proposal will certainly never be applied (not sent, discarded, forwarded).
     pub fn discarded(&mut self, machine: &Machine, now: Now, ticket: Ticket) -> Vec<Action> {
-        let _ = (machine, now, ticket);
-        todo!("leader helpers")
+        self.fate(machine, now, ticket, |leader, turn, purpose| leader.was_discarded(turn, ticket, purpose))
     }
 
     /// The proposal's deadline passed: it may still be applied. What waits for it is answered; its stage stays frozen.
     pub fn fate_unknown(&mut self, machine: &Machine, now: Now, ticket: Ticket) -> Vec<Action> {
-        let _ = (machine, now, ticket);
-        todo!("leader helpers")
+        self.fate(machine, now, ticket, |leader, turn, purpose| leader.is_unknown(turn, ticket, purpose))
+    }
+
+    /// News of a proposal of this term; that of an earlier one finds nothing.
+    fn fate(
+        &mut self,
+        machine: &Machine,
+        now: Now,
+        ticket: Ticket,
+        tell: impl FnOnce(&mut Self, &mut Turn<'_>, Purpose),
+    ) -> Vec<Action> {
+        let (Role::Leading(term), Some(purpose)) = (self.role, self.proposals.take(ticket)) else { return Vec::new() };
+        let mut turn = Turn { machine, now, term, out: Vec::new() };
+        tell(self, &mut turn, purpose);
+        turn.out
     }
 
     /// What became due: transaction timeouts, group sessions, delayed joins, expiry.
     pub fn handle_timeout(&mut self, machine: &Machine, now: Now) -> Vec<Action> {
-        let _ = (machine, now);
-        todo!("leader helpers")
+        let Role::Leading(term) = self.role else { return Vec::new() };
+        let mut turn = Turn { machine, now, term, out: Vec::new() };
+        self.doom_expired(&mut turn);
+        self.groups.handle_timeout(now, &mut turn.out);
+        self.follow_groups(&mut turn);
+        self.expire(&mut turn);
+        turn.out
     }
 
     /// When [`Leader::handle_timeout`] wants to be called next (monotonic ms), None for never.
     pub fn next_deadline_ms(&self) -> Option<u64> {
-        todo!("leader helpers")
+        let Role::Leading(_) = self.role else { return None };
+        let stage = self.transactions.deadlines.first().map(|(deadline_ms, _)| *deadline_ms);
+        [stage, self.groups.next_deadline_ms(), self.expiry.next_ms].into_iter().flatten().min()
     }
 
     /// Counts for metrics.
     pub fn stats(&self) -> LeaderStats {
-        todo!("leader helpers")
+        let oldest = self.transactions.by_number.values().next();
+        let oldest = oldest.and_then(|id| self.transactions.by_id.get(id)).and_then(|oldest| oldest.stage.as_ref());
+        LeaderStats {
+            open: self.transactions.by_number.len() as u64,
+            staged_bytes: self.transactions.staged_bytes as u64,
+            oldest_open_mono_ms: oldest.map(|stage| stage.opened_ms),
+            rebalances: self.groups.rebalances(),
+            ..self.stats
+        }
     }
 }

@@ -1,0 +1,144 @@
+//! Expiry: what nobody used for long leaves the replicated state, by an entry, so that replicas agree.
+//!
+//! Producer ids idle for `producer.id.expiration.ms`, transactional ids for `transactional.id.expiration.ms` without a
+//! live stage (a marker or a doom does not count, T15), offsets for `offsets.retention.minutes` of groups without
+//! members. The entry names the time too: whatever was used meanwhile stays.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::proposals::Purpose;
+use super::{Leader, Turn};
+use crate::config::limits;
+use crate::state::command::{Command, Expire};
+use crate::types::TopicPartition;
+
+/// When expiry was last looked at, and what it must remember.
+#[derive(Debug, Default)]
+pub(super) struct Expiry {
+    /// When to look next (monotonic ms); None outside a term.
+    pub next_ms: Option<u64>,
+    /// Before this time no committed offset expires: members have not all rejoined.
+    offsets_from_ms: u64,
+    /// When a group that has offsets last had members (wall clock). Bounded by the groups that have offsets.
+    last_members_ms: BTreeMap<Arc<str>, i64>,
+    /// An entry is in flight: the next look waits for it.
+    pub in_flight: bool,
+}
+
+impl Expiry {
+    /// A term started.
+    pub fn start(now_ms: u64) -> Self {
+        let next_ms = Some(now_ms + limits::EXPIRY_INTERVAL_MS);
+        Self { next_ms, offsets_from_ms: now_ms + limits::EXPIRY_GRACE_MS, ..Self::default() }
+    }
+}
+
+impl Leader {
+    /// Looks for what has expired, if it is time to.
+    pub(super) fn expire(&mut self, turn: &mut Turn<'_>) {
+        if self.expiry.next_ms.is_none_or(|next_ms| next_ms > turn.now.mono_ms) {
+            return;
+        }
+        self.expiry.next_ms = Some(turn.now.mono_ms + limits::EXPIRY_INTERVAL_MS);
+        if self.expiry.in_flight {
+            return;
+        }
+        let now_ms = turn.now.wall_ms;
+        self.propose_expired(turn, now_ms - self.settings.producer_id_expiration_ms, |leader, turn, since| Expire {
+            producers: leader.idle_producers(turn, since),
+            ..Expire::default()
+        });
+        self.propose_expired(turn, now_ms - self.settings.transactional_id_expiration_ms, |leader, turn, since| {
+            Expire { transactional_ids: leader.idle_transactional_ids(turn, since), ..Expire::default() }
+        });
+        self.propose_expired(turn, now_ms - self.settings.offsets_retention_ms, |leader, turn, since| Expire {
+            offsets: leader.idle_offsets(turn, since),
+            ..Expire::default()
+        });
+        self.propose_excess_producers(turn);
+    }
+
+    fn propose_expired(
+        &mut self,
+        turn: &mut Turn<'_>,
+        idle_since_ms: i64,
+        find: impl FnOnce(&mut Self, &Turn<'_>, i64) -> Expire,
+    ) {
+        let expired = Expire { idle_since_ms, ..find(self, turn, idle_since_ms) };
+        if expired.producers.is_empty() && expired.transactional_ids.is_empty() && expired.offsets.is_empty() {
+            return;
+        }
+        self.expiry.in_flight = true;
+        self.proposals.propose(turn, Command::Expire(expired), Purpose::Expire);
+    }
+
+    fn idle_producers(&self, turn: &Turn<'_>, since_ms: i64) -> Vec<i64> {
+        let transactions = turn.machine.transactions();
+        let idle = turn.machine.producers().iter().filter(|(id, producer)| {
+            producer.last_used_ms < since_ms && transactions.owner_of(*id).is_none()
+        });
+        idle.map(|(id, _)| id).take(limits::EXPIRED_PER_ENTRY_MAX).collect()
+    }
+
+    fn idle_transactional_ids(&self, turn: &Turn<'_>, since_ms: i64) -> Vec<String> {
+        let in_use = |id: &str| {
+            let transaction = self.transactions.by_id.get(id);
+            transaction.is_some_and(|transaction| transaction.live().is_some() || transaction.ending.is_some())
+        };
+        let ids = turn.machine.transactions().iter();
+        let idle = ids.filter(|(id, state)| state.last_used_ms < since_ms && !in_use(id));
+        idle.map(|(id, _)| id.to_owned()).take(limits::EXPIRED_PER_ENTRY_MAX).collect()
+    }
+
+    /// Offsets of groups that had no members for the whole retention time, as far as this term knows.
+    fn idle_offsets(&mut self, turn: &Turn<'_>, since_ms: i64) -> Vec<(String, TopicPartition)> {
+        let mut last_members_ms = BTreeMap::new();
+        let mut idle = Vec::new();
+        for (group, state) in turn.machine.group_offsets().iter() {
+            let name: Arc<str> = group.into();
+            if self.groups.has_members(group) {
+                last_members_ms.insert(name, turn.now.wall_ms);
+                continue;
+            }
+            let last = self.expiry.last_members_ms.get(group).copied().filter(|last| *last >= since_ms);
+            if let Some(last) = last {
+                last_members_ms.insert(name, last);
+            } else if turn.now.mono_ms >= self.expiry.offsets_from_ms
+                && !self.transactions.by_group.contains_key(group)
+                && idle.len() < limits::EXPIRED_PER_ENTRY_MAX
+            {
+                let old = state.offsets.iter().filter(|(_, committed)| committed.committed_ms < since_ms);
+                idle.extend(old.map(|(partition, _)| (group.to_owned(), *partition)));
+            }
+        }
+        self.expiry.last_members_ms = last_members_ms;
+        idle
+    }
+
+    /// More producer ids than the bound: those idle longest leave first (ID04).
+    fn propose_excess_producers(&mut self, turn: &mut Turn<'_>) {
+        let excess = turn.machine.producers().len().saturating_sub(limits::PRODUCER_IDS_MAX);
+        if excess == 0 {
+            return;
+        }
+        let transactions = turn.machine.transactions();
+        let plain = turn.machine.producers().iter().filter(|(id, _)| transactions.owner_of(*id).is_none());
+        let mut by_use: Vec<(i64, i64)> = plain.map(|(id, producer)| (producer.last_used_ms, id)).collect();
+        by_use.sort_unstable();
+        by_use.truncate(excess.min(limits::EXPIRED_PER_ENTRY_MAX));
+        let Some((last_ms, _)) = by_use.last().copied() else { return };
+        let producers = by_use.into_iter().map(|(_, id)| id).collect();
+        self.propose_expired(turn, last_ms + 1, |_, _, _| Expire { producers, ..Expire::default() });
+    }
+
+    /// An expiry entry was applied, or will not be: forgets what is gone.
+    pub(super) fn expired(&mut self, turn: &Turn<'_>) {
+        self.expiry.in_flight = false;
+        let known = turn.machine.transactions();
+        self.transactions.by_id.retain(|id, transaction| {
+            let busy = transaction.live().is_some() || transaction.ending.is_some() || !transaction.queue.is_empty();
+            busy || known.get(id).is_some()
+        });
+    }
+}

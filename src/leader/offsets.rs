@@ -1,0 +1,153 @@
+//! Committed offsets: OffsetCommit, OffsetFetch, and the groups' part of transactions (§6, KIP-447).
+//!
+//! OffsetFetch of any version waits for EndTxns in flight on its partitions (T12): a new owner must not read the old
+//! offset an instant before the entry commits. With `require_stable` an open stage's offsets are 88.
+
+use std::sync::Arc;
+
+use super::proposals::Purpose;
+use super::request::{FetchedOffset, OffsetCommit, OffsetFetch, Response, Token};
+use super::stage::{Doom, Stage};
+use super::staging::check_offset;
+use super::transactions::{EndingKind, Transaction};
+use super::{Leader, Turn};
+use crate::config::limits;
+use crate::state::command::{Command, GroupOffsets, Outcome};
+use crate::types::{Refusal, TopicPartition};
+
+/// What stands between an OffsetFetch and its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Obstacle {
+    /// Nothing.
+    None,
+    /// An EndTxn in flight.
+    Waits,
+    /// An EndTxn of unknown fate.
+    Unknown,
+}
+
+impl Leader {
+    /// OffsetCommit.
+    pub(super) fn offset_commit(&mut self, turn: &mut Turn<'_>, token: Token, request: OffsetCommit) {
+        if let Err(refusal) = self.groups.check_offset_commit(turn.now, &request.member) {
+            return turn.reply_confirmed(token, Response::Refused(refusal));
+        }
+        let metadata_max = self.settings.offset_metadata_max_bytes;
+        let judge = |write| check_offset(turn.machine, metadata_max, write).err();
+        let refused: Vec<Option<Refusal>> = request.offsets.iter().map(judge).collect();
+        let writes = request.offsets.into_iter().zip(&refused);
+        let offsets: Vec<_> = writes.filter(|(_, refused)| refused.is_none()).map(|(write, _)| write).collect();
+        if offsets.is_empty() {
+            let parts = refused.into_iter().map(|refused| refused.map_or(Ok(()), Err)).collect();
+            return turn.reply_confirmed(token, Response::Parts(parts));
+        }
+        let command = Command::OffsetCommit(GroupOffsets { group: request.member.group.to_string(), offsets });
+        self.proposals.propose(turn, command, Purpose::OffsetCommit(token, refused));
+    }
+
+    /// An OffsetCommit entry was applied: its outcome fills the parts that were not refused before.
+    pub(super) fn offset_commit_applied(
+        turn: &mut Turn<'_>,
+        token: Token,
+        refused: Vec<Option<Refusal>>,
+        outcome: Outcome,
+    ) {
+        let applied = match outcome {
+            Outcome::Offsets(results) => results,
+            Outcome::Done => vec![Ok(()); refused.len()],
+            other => unreachable!("an OffsetCommit has no such outcome: {other:?}"),
+        };
+        let mut applied = applied.into_iter();
+        let part = |refused: Option<Refusal>| refused.map_or_else(|| applied.next().unwrap_or(Ok(())), Err);
+        turn.reply(token, Response::Parts(refused.into_iter().map(part).collect()));
+    }
+
+    /// OffsetFetch.
+    pub(super) fn offset_fetch(&mut self, turn: &mut Turn<'_>, token: Token, request: OffsetFetch) {
+        match self.obstacle(&request) {
+            Obstacle::Unknown => turn.reply(token, Response::Refused(Refusal::FateUnknown)),
+            Obstacle::None => {
+                let response = self.fetched(turn, &request);
+                turn.reply_confirmed(token, response);
+            }
+            Obstacle::Waits if self.fetches.len() >= limits::WAITING_OFFSET_FETCHES_MAX => {
+                turn.reply(token, Response::Refused(Refusal::Overloaded));
+            }
+            Obstacle::Waits => self.fetches.push((token, request)),
+        }
+    }
+
+    /// An EndTxn's fate became known, or unknown: answers the OffsetFetches that waited for it.
+    pub(super) fn answer_fetches(&mut self, turn: &mut Turn<'_>) {
+        for (token, request) in std::mem::take(&mut self.fetches) {
+            self.offset_fetch(turn, token, request);
+        }
+    }
+
+    /// Stages of this group that may still commit offsets.
+    fn stages_of<'a>(&'a self, group: &'a str) -> impl Iterator<Item = (&'a Transaction, &'a Stage)> {
+        let ids = self.transactions.by_group.get(group).into_iter().flatten();
+        let transactions = ids.filter_map(|id| self.transactions.by_id.get(id));
+        transactions.filter_map(|transaction| transaction.live().map(|stage| (transaction, stage)))
+    }
+
+    fn obstacle(&self, request: &OffsetFetch) -> Obstacle {
+        let asks_for = |stage: &Stage| {
+            let Some(staged) = stage.offsets.get(&request.group) else { return false };
+            let asked = request.partitions.as_ref();
+            asked.is_none_or(|asked| asked.iter().any(|partition| staged.contains_key(partition)))
+        };
+        let in_the_way = |(transaction, stage): (&Transaction, &Stage)| match &transaction.ending {
+            Some(ending) if matches!(ending.kind, EndingKind::End { commit: true, .. }) && asks_for(stage) => {
+                if ending.unknown { Obstacle::Unknown } else { Obstacle::Waits }
+            }
+            Some(_) | None => Obstacle::None,
+        };
+        self.stages_of(&request.group).map(in_the_way).max().unwrap_or(Obstacle::None)
+    }
+
+    fn fetched(&self, turn: &Turn<'_>, request: &OffsetFetch) -> Response {
+        let table = turn.machine.group_offsets();
+        let all = || table.group(&request.group).map(|group| group.offsets.keys().copied().collect());
+        let partitions: Vec<TopicPartition> = request.partitions.clone().or_else(all).unwrap_or_default();
+        let staged = |partition: &TopicPartition| {
+            let holds = |stage: &Stage| stage.offsets.get(&request.group).is_some_and(|of| of.contains_key(partition));
+            self.stages_of(&request.group).any(|(_, stage)| holds(stage))
+        };
+        let answer = |partition: TopicPartition| {
+            if request.require_stable && staged(&partition) {
+                return (partition, Err(Refusal::UnstableOffsetCommit));
+            }
+            let committed = table.get(&request.group, partition).map(|committed| FetchedOffset {
+                offset: committed.offset,
+                leader_epoch: committed.leader_epoch,
+                metadata: committed.metadata.clone(),
+            });
+            (partition, Ok(committed))
+        };
+        Response::Offsets(partitions.into_iter().map(answer).collect())
+    }
+
+    /// After every call that may change groups: dooms stages whose member is gone or lost a partition (T20).
+    pub(super) fn follow_groups(&mut self, turn: &mut Turn<'_>) {
+        for group in self.groups.drain_changed() {
+            let lost = |stage: &Stage| {
+                let staged = stage.offsets.get(&group).into_iter().flatten();
+                let checked = staged.filter(|(_, offset)| is_fenced(&offset.member));
+                let mut checked = checked.map(|(partition, offset)| (*partition, &offset.member));
+                checked.any(|(partition, member)| !self.groups.still_owns(turn.machine, member, partition))
+            };
+            let ids = self.transactions.by_group.get(&group).into_iter().flatten();
+            let stages = ids.filter_map(|id| Some((id, self.transactions.by_id.get(id)?.live()?)));
+            let doomed: Vec<Arc<str>> = stages.filter(|(_, stage)| lost(stage)).map(|(id, _)| id.clone()).collect();
+            for id in doomed {
+                self.doom(turn, &id, Doom::MemberGone);
+            }
+        }
+    }
+}
+
+/// Empty member and generation −1: offsets without a member, never checked (§6).
+fn is_fenced(member: &super::request::MemberRef) -> bool {
+    member.generation >= 0 || !member.member_id.is_empty() || member.instance_id.is_some()
+}
