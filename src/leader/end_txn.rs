@@ -48,8 +48,7 @@ impl Leader {
         }
         let Some(state) = state else { unreachable!("judged above") };
         let tv1 = request.version < END_TXN_TV2;
-        let asked =
-            Asked { producer: request.producer, tv1, class: Class::Coordinator, connection: caller.connection };
+        let asked = Asked { producer: request.producer, tv1, class: Class::Coordinator, connection: caller.connection };
         if !self.is_in_time(id, asked) {
             return turn.reply(token, Response::Close);
         }
@@ -65,13 +64,7 @@ impl Leader {
         }
     }
 
-    fn judge_end(
-        &mut self,
-        turn: &mut Turn<'_>,
-        id: &Arc<str>,
-        state: &TransactionalId,
-        request: &EndTxn,
-    ) -> Verdict {
+    fn judge_end(&mut self, turn: &mut Turn<'_>, id: &Arc<str>, state: &TransactionalId, request: &EndTxn) -> Verdict {
         let stage = self.transactions.by_id.get(id).and_then(|transaction| transaction.stage.as_ref());
         let tv2 = request.version >= END_TXN_TV2;
         if let Some(stage) = stage.filter(|stage| stage.is_live()) {
@@ -119,9 +112,7 @@ impl Leader {
                 skipped: stage.filter(|_| !bump).map(Stage::skipped).unwrap_or_default(),
             }),
         };
-        if let Some(stage) = stage {
-            self.transactions.deadlines.remove(&(stage.deadline_ms, stage.number));
-        }
+        self.transactions.stop_clock(id);
         held.iter().for_each(|group| self.groups.hold(group));
         let ticket = self.proposals.propose(turn, command, Purpose::Ending(id.clone()));
         let kind = EndingKind::End { producer: request.producer, commit: request.commit, bump };
@@ -169,9 +160,7 @@ impl Leader {
     /// An EndTxn or InitProducerId is certainly not in the log: its stage is as before.
     pub(super) fn ending_discarded(&mut self, turn: &mut Turn<'_>, id: &Arc<str>, ticket: Ticket) {
         let Some(ending) = self.take_ending(id, ticket) else { return };
-        if let Some(stage) = self.transactions.entry(id).stage.as_ref().filter(|stage| stage.is_live()) {
-            self.transactions.deadlines.insert((stage.deadline_ms, stage.number));
-        }
+        self.transactions.start_clock(id);
         for token in &ending.waiters {
             turn.reply(*token, Response::Refused(Refusal::NotLeader));
         }

@@ -75,9 +75,11 @@ impl Leader {
 
     fn idle_producers(&self, turn: &Turn<'_>, since_ms: i64) -> Vec<i64> {
         let transactions = turn.machine.transactions();
-        let idle = turn.machine.producers().iter().filter(|(id, producer)| {
-            producer.last_used_ms < since_ms && transactions.owner_of(*id).is_none()
-        });
+        let idle = turn
+            .machine
+            .producers()
+            .iter()
+            .filter(|(id, producer)| producer.last_used_ms < since_ms && transactions.owner_of(*id).is_none());
         idle.map(|(id, _)| id).take(limits::EXPIRED_PER_ENTRY_MAX).collect()
     }
 

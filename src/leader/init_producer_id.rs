@@ -14,11 +14,8 @@ use crate::types::Refusal;
 impl Leader {
     /// InitProducerId of a producer that is only idempotent.
     pub(super) fn init_idempotent(&mut self, turn: &mut Turn<'_>, token: Token, request: &InitProducerId) {
-        let command = command::InitProducerId {
-            transactional_id: None,
-            timeout_ms: request.timeout_ms,
-            given: request.given,
-        };
+        let command =
+            command::InitProducerId { transactional_id: None, timeout_ms: request.timeout_ms, given: request.given };
         self.proposals.propose(turn, Command::InitProducerId(command), Purpose::ProducerId(token));
     }
 
@@ -46,9 +43,7 @@ impl Leader {
         let transaction = self.transactions.entry(id);
         let waiters = vec![token];
         transaction.ending = Some(Ending { ticket, kind: EndingKind::Init, waiters, held: Vec::new(), unknown: false });
-        if let Some(stage) = &transaction.stage {
-            self.transactions.deadlines.remove(&(stage.deadline_ms, stage.number));
-        }
+        self.transactions.stop_clock(id);
     }
 
     /// It was applied: another pair than the stage's ends the stage; the retry of an answered one touches nothing.
@@ -61,11 +56,7 @@ impl Leader {
                 self.transactions.entry(id).handled = Some(pair);
                 self.answer_fetches(turn);
             }
-            Ok(_) | Err(_) => {
-                if let Some(stage) = stage.filter(|stage| stage.is_live()) {
-                    self.transactions.deadlines.insert((stage.deadline_ms, stage.number));
-                }
-            }
+            Ok(_) | Err(_) => self.transactions.start_clock(id),
         }
         let response = result.map_or_else(Response::Refused, Response::ProducerId);
         self.stats.fenced += u64::from(*result == Err(Refusal::ProducerFenced));

@@ -7,14 +7,10 @@
 //!
 //! Nothing here reads a clock, blocks, or touches the network; the machine is read, never changed.
 
-<<<<<<< HEAD
-mod consumer_protocol;
-pub mod groups;
-mod rebalance;
-=======
 mod admission;
 mod begin;
 mod connections;
+mod consumer_protocol;
 mod dispatch;
 mod end_txn;
 mod expiry;
@@ -23,7 +19,7 @@ mod init_producer_id;
 mod offsets;
 mod produce;
 mod proposals;
->>>>>>> 00c3426 (leader: transactions, admission, offsets, expiry)
+mod rebalance;
 pub mod request;
 mod stage;
 mod staging;
@@ -311,3 +307,6 @@ impl Leader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,6 @@
 //!
 //! A request is answered once, when every part of it is decided.
 
-
 use super::admission::Admitted;
 use super::proposals::Purpose;
 use super::request::{Acked, Produce, Response, Token};
@@ -43,9 +42,7 @@ impl Leader {
                 Admitted::Written(outcome) => parts[part] = Some(Ok(Acked::Written(outcome))),
                 Admitted::Refused(refusal) => parts[part] = Some(Err(refusal)),
                 Admitted::InFlight(ticket, slot) => {
-                    if self.unknown_produces.contains(&ticket)
-                        || !self.proposals.join(ticket, slot, (token, part))
-                    {
+                    if self.unknown_produces.contains(&ticket) || !self.proposals.join(ticket, slot, (token, part)) {
                         parts[part] = Some(Err(Refusal::FateUnknown));
                     }
                 }

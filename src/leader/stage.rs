@@ -375,6 +375,8 @@ impl Stage {
             }
         }
         let lists = lists.into_iter();
-        lists.map(|((group, staged_at), offsets)| StagedOffsets { group: group.to_owned(), staged_at, offsets }).collect()
+        lists
+            .map(|((group, staged_at), offsets)| StagedOffsets { group: group.to_owned(), staged_at, offsets })
+            .collect()
     }
 }

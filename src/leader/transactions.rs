@@ -84,9 +84,10 @@ impl Transaction {
     /// Whether this request must wait for a proposal in flight.
     fn must_wait(&self, request: &Request) -> bool {
         let ends = matches!(request, Request::EndTxn(_) | Request::InitProducerId(_));
-        let opening = self.stage.as_ref().is_some_and(|stage| {
-            matches!(stage.begin, Begin::Proposed(_)) || stage.chunks.in_flight.is_some()
-        });
+        let opening = self
+            .stage
+            .as_ref()
+            .is_some_and(|stage| matches!(stage.begin, Begin::Proposed(_)) || stage.chunks.in_flight.is_some());
         self.ending.is_some() || ends && opening
     }
 
@@ -122,6 +123,20 @@ impl Transactions {
     /// The id's soft state, created if need be.
     pub fn entry(&mut self, id: &Arc<str>) -> &mut Transaction {
         self.by_id.entry(id.clone()).or_default()
+    }
+
+    /// Its EndTxn or InitProducerId is in flight: it cannot run out of time (TX03).
+    pub fn stop_clock(&mut self, id: &str) {
+        let stage = self.by_id.get(id).and_then(Transaction::live);
+        if let Some(deadline) = stage.map(|stage| (stage.deadline_ms, stage.number)) {
+            self.deadlines.remove(&deadline);
+        }
+    }
+
+    /// That proposal changed nothing: its time runs again.
+    pub fn start_clock(&mut self, id: &str) {
+        let stage = self.by_id.get(id).and_then(Transaction::live);
+        self.deadlines.extend(stage.map(|stage| (stage.deadline_ms, stage.number)));
     }
 
     /// Takes a stage out of every index; its data is about to go.
