@@ -99,3 +99,10 @@ pub const EXPIRY_GRACE_MS: u64 = 3_600_000;
 
 /// Ids removed by one expiry entry; the rest waits for the next round.
 pub const EXPIRED_PER_ENTRY_MAX: usize = 1_000;
+
+/// Free space below which nothing new is admitted: what is in flight (entries, unwritten segments, a manifest) still has to fit.
+pub const FREE_BYTES_MIN: u64 = 64 << 20;
+
+/// Fetches times partitions that wait to be woken, over all clients: about 100 bytes each. A fetch beyond it waits out
+/// its time without being woken by new data.
+pub const FETCH_WAITS_MAX: usize = 1 << 18;

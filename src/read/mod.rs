@@ -1,6 +1,17 @@
 //! Reads: a fetch becomes a plan under byte limits, waits for data where it may, and answers everything at one visible index.
 
+mod plan;
+#[cfg(test)]
+mod tests;
+mod waiters;
+
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::time::Instant;
+
+use plan::{Answer, Ask, Gathered, gather};
+use waiters::Waiters;
 
 use crate::segments::{Bounds, ReadBatches, SegmentError, Segments};
 use crate::types::{LogIndex, Offset, TopicPartition};
@@ -44,12 +55,13 @@ pub struct Fetched {
 #[derive(Clone, Debug)]
 pub struct Reader {
     segments: Segments,
+    waiters: Arc<Waiters>,
 }
 
 impl Reader {
     /// Reads from these partition logs.
     pub fn new(segments: Segments) -> Self {
-        Self { segments }
+        Self { segments, waiters: Arc::default() }
     }
 
     /// The partition logs themselves, for ListOffsets.
@@ -58,19 +70,79 @@ impl Reader {
     }
 
     /// Answers a fetch now, or when `bytes_min` are there, or after `wait_max`, or at once where a partition has an error.
+    ///
+    /// Everything in one answer is read at one visible index. A fetch that waits holds nothing but its registration.
     pub async fn fetch(&self, fetch: Fetch) -> Vec<Fetched> {
-        let _ = fetch;
-        todo!("read helper")
+        let deadline = Instant::now() + fetch.wait_max;
+        let fetch = Arc::new(fetch);
+        let mut gathered = self.look(&fetch).await;
+        if gathered.satisfies(&fetch) || fetch.wait_max.is_zero() {
+            return gathered.fetched;
+        }
+        let partitions = fetch.partitions.iter().map(|of| of.partition).collect();
+        let Some(waiting) = self.waiters.register(partitions) else {
+            tokio::time::sleep_until(deadline).await;
+            return self.look(&fetch).await.fetched;
+        };
+        loop {
+            gathered = self.look(&fetch).await;
+            if gathered.satisfies(&fetch) || tokio::time::timeout_at(deadline, waiting.woken()).await.is_err() {
+                return gathered.fetched;
+            }
+        }
+    }
+
+    /// One look at everything, at one index: in memory if that is enough, else on a thread that may wait for the disk.
+    async fn look(&self, fetch: &Arc<Fetch>) -> Gathered {
+        let pin = self.segments.pin();
+        let in_memory = gather(fetch, |ask| {
+            answer(&self.segments, ask, pin.visible(), |ask, visible| {
+                let Ask { of, bytes_max, at_least_one } = ask;
+                self.segments.read_memory(of.partition, visible, of.from, bytes_max, at_least_one).transpose()
+            })
+        });
+        if let Some(gathered) = in_memory {
+            return gathered;
+        }
+        let (segments, of) = (self.segments.clone(), fetch.clone());
+        let read = tokio::task::spawn_blocking(move || {
+            let gathered = gather(&of, |ask| {
+                answer(&segments, ask, pin.visible(), |ask, visible| {
+                    let Ask { of, bytes_max, at_least_one } = ask;
+                    Some(segments.read(of.partition, visible, of.from, bytes_max, at_least_one))
+                })
+            });
+            gathered.expect("a read that may use files always has an answer")
+        });
+        read.await.unwrap_or_else(|error| match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is shutting down: nobody waits for this answer.
+            Err(_) => Gathered { failed: true, ..Gathered::default() },
+        })
     }
 
     /// New batches became visible in these partitions (once per apply chunk, deduplicated); wakes who waits for them.
     pub fn wake(&self, partitions: &[TopicPartition]) {
-        let _ = partitions;
-        todo!("read helper")
+        self.waiters.wake(partitions);
     }
 
     /// The index that a request should read at.
     pub fn visible(&self) -> Option<LogIndex> {
         self.segments.visible()
+    }
+}
+
+/// Bounds and batches of one partition; None if `read` has no answer.
+fn answer(
+    segments: &Segments,
+    ask: Ask,
+    visible: Option<LogIndex>,
+    read: impl FnOnce(Ask, LogIndex) -> Option<Result<ReadBatches, SegmentError>>,
+) -> Option<Answer> {
+    // Before the first entry nothing exists.
+    let Some(visible) = visible else { return Some((None, Err(SegmentError::UnknownPartition))) };
+    match segments.bounds(ask.of.partition, visible) {
+        Err(error) => Some((None, Err(error))),
+        Ok(bounds) => Some((Some(bounds), read(ask, visible)?)),
     }
 }

@@ -4,14 +4,39 @@
 //! Visibility: one atomic index. `log::apply` pushes an entry's batches to all tails and then publishes the index;
 //! a reader loads it once per request and sees everything at it (storage.md, «Apply»).
 
+mod checkpoint;
+mod files;
+mod index;
+mod pins;
+mod queue;
+mod reading;
+mod records;
+mod recovery;
+mod segment;
+mod tail;
+#[cfg(test)]
+mod tests;
+mod time_index;
+mod writer;
+
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use parking_lot::{Mutex, RwLock};
 
 use crate::disk::Disk;
 use crate::state::command::Effects;
-use crate::types::{LogIndex, Offset, Term, TopicPartition};
+use crate::types::settings::TopicSettings;
+use crate::types::{LogIndex, Offset, RecordBatch, Term, TopicId, TopicPartition};
+
+use files::Files;
+use pins::Pins;
+use queue::{CheckpointJob, Job, Queue};
+use reading::Reading;
+use tail::{Partition, TailBatch, TailRead};
 
 /// Where and how.
 #[derive(Clone, Debug)]
@@ -86,9 +111,71 @@ pub struct ReadBatches {
     pub records: u64,
 }
 
+impl ReadBatches {
+    fn extend(&mut self, more: ReadBatches) {
+        self.pieces.extend(more.pieces);
+        self.bytes += more.bytes;
+        self.records += more.records;
+    }
+}
+
+/// Batches that a time query looks at per hold of a tail's lock: apply pushes under it.
+const SCAN_BATCHES: usize = 256;
+
+/// What the handles, the readers and the writer thread share.
+struct Shared {
+    files: Files,
+    /// Every partition by id, deleted ones until the next checkpoint. Apply adds, the writer removes.
+    table: RwLock<HashMap<TopicPartition, Arc<Partition>>>,
+    pins: Pins,
+    queue: Queue,
+    tail_bytes_max: usize,
+}
+
+/// Ends the writer thread when the last handle is dropped without [`Segments::close`].
+struct Closer {
+    shared: Arc<Shared>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+    }
+}
+
 /// All partition logs of this node.
-#[derive(Clone, Debug)]
-pub struct Segments {}
+#[derive(Clone)]
+pub struct Segments {
+    shared: Arc<Shared>,
+    closer: Arc<Closer>,
+}
+
+impl std::fmt::Debug for Segments {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Segments").field("dir", &self.shared.files.dir()).finish_non_exhaustive()
+    }
+}
+
+/// A visible index, held: while it lives, every partition can be read exactly as of this index.
+#[derive(Debug)]
+pub struct Pin {
+    segments: Segments,
+    visible: Option<LogIndex>,
+}
+
+impl Pin {
+    /// The index.
+    pub fn visible(&self) -> Option<LogIndex> {
+        self.visible
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.segments.shared.pins.unpin(self.visible);
+    }
+}
 
 impl Segments {
     /// Loads the newest checkpoint, cuts every segment to it, removes what it does not name, starts the writer thread.
@@ -96,25 +183,93 @@ impl Segments {
     /// # Errors
     /// If files cannot be read or contradict the manifest.
     pub fn open(disk: Arc<dyn Disk>, options: SegmentOptions) -> Result<(Self, Option<Checkpoint>), SegmentError> {
-        let _ = (disk, options);
-        todo!("segments helper")
+        let SegmentOptions { dir, unwritten_bytes_max, tail_bytes_max, open_files_max } = options;
+        let recovered = recovery::recover(&*disk, &dir)?;
+        let applied = recovered.checkpoint.as_ref().and_then(|checkpoint| checkpoint.applied);
+        let shared = Arc::new(Shared {
+            files: Files::new(disk, dir.clone(), open_files_max),
+            table: RwLock::new(recovered.partitions.iter().map(|(id, of)| (*id, of.clone())).collect()),
+            pins: Pins::new(applied.map(|(index, _)| index)),
+            queue: Queue::new(dir.clone(), unwritten_bytes_max),
+            tail_bytes_max,
+        });
+        let writer = writer::Writer::new(shared.clone(), recovered.segment_bytes, recovered.partitions);
+        let thread = std::thread::Builder::new().name("segments".to_owned()).spawn(move || writer.run());
+        let thread = thread.map_err(|source| SegmentError::Io { path: dir, source })?;
+        let closer = Arc::new(Closer { shared: shared.clone(), writer: Mutex::new(Some(thread)) });
+        Ok((Self { shared, closer }, recovered.checkpoint))
     }
 
     /// Follows an applied entry: creates and deletes partitions, pushes batches to the tails. No I/O; not yet visible.
     pub fn apply(&self, index: LogIndex, term: Term, effects: &Effects) {
-        let _ = (index, term, effects);
-        todo!("segments helper")
+        let mut jobs = Vec::with_capacity(effects.appended.len());
+        for (topic, name, partitions) in &effects.created {
+            self.create(index, *topic, name, *partitions, &mut jobs);
+        }
+        for appended in &effects.appended {
+            let partition = self.shared.table.read().get(&appended.to).cloned();
+            let partition = partition.expect("state appends only to partitions that it created");
+            let batch = TailBatch {
+                index,
+                base: appended.base_offset.0,
+                next: appended.next_offset.0,
+                epoch: term.leader_epoch(),
+                records: appended.records.clone(),
+            };
+            partition.tail.lock().push(batch.clone());
+            jobs.push(Job::Batch(partition, batch));
+        }
+        for topic in &effects.deleted {
+            let table = self.shared.table.read();
+            let numbers = (0..).map_while(|partition| table.get(&TopicPartition { topic: *topic, partition }));
+            numbers.for_each(|partition| partition.delete(index));
+            jobs.push(Job::Delete(*topic));
+        }
+        if !jobs.is_empty() {
+            self.shared.queue.push(jobs);
+        }
+    }
+
+    fn create(&self, index: LogIndex, topic: TopicId, name: &str, partitions: i32, jobs: &mut Vec<Job>) {
+        let name: Arc<str> = name.into();
+        let mut table = self.shared.table.write();
+        for partition in 0..partitions {
+            let id = TopicPartition { topic, partition };
+            table.entry(id).or_insert_with(|| {
+                let partition = Arc::new(Partition::new(id, name.clone(), index, (0, 0), Vec::new()));
+                jobs.push(Job::Create(partition.clone()));
+                partition
+            });
+        }
+    }
+
+    /// Tells a topic's settings, in the order of the calls to [`Segments::apply`]: after the entry that created the topic
+    /// or changed them. Segments roll by them, so every replica must call this at the same place in the log.
+    pub fn configure(&self, topic: TopicId, settings: &TopicSettings) {
+        self.shared.queue.push(vec![Job::Configure(topic, settings.segment_bytes)]);
     }
 
     /// Makes everything up to `index` visible at once. Called inside the apply lock, after all pushes.
     pub fn publish(&self, index: LogIndex) {
-        let _ = index;
-        todo!("segments helper")
+        self.shared.pins.publish(index);
     }
 
     /// The index that a request should read at; load it once per request.
+    ///
+    /// Enough for one partition. To read several at exactly one index, hold a [`Segments::pin`]: without it a tail may be
+    /// trimmed past the index meanwhile, and what was in memory then is all seen.
     pub fn visible(&self) -> Option<LogIndex> {
-        todo!("segments helper")
+        self.shared.pins.visible()
+    }
+
+    /// The visible index, held for as long as the pin lives. Let go of it before waiting for anything.
+    pub fn pin(&self) -> Pin {
+        Pin { segments: self.clone(), visible: self.shared.pins.pin() }
+    }
+
+    fn find(&self, partition: TopicPartition, visible: LogIndex) -> Result<Arc<Partition>, SegmentError> {
+        let found = self.shared.table.read().get(&partition).cloned();
+        found.filter(|partition| partition.exists_at(visible)).ok_or(SegmentError::UnknownPartition)
     }
 
     /// Bounds of a partition at `visible`.
@@ -122,8 +277,7 @@ impl Segments {
     /// # Errors
     /// If there is no such partition.
     pub fn bounds(&self, partition: TopicPartition, visible: LogIndex) -> Result<Bounds, SegmentError> {
-        let _ = (partition, visible);
-        todo!("segments helper")
+        Ok(self.find(partition, visible)?.tail.lock().bounds(visible))
     }
 
     /// Whole batches from the one that contains `from` on, up to about `bytes_max`; the first is returned whatever its
@@ -139,8 +293,94 @@ impl Segments {
         bytes_max: usize,
         at_least_one: bool,
     ) -> Result<ReadBatches, SegmentError> {
-        let _ = (partition, visible, from, bytes_max, at_least_one);
-        todo!("segments helper")
+        let partition = self.find(partition, visible)?;
+        let mut read = ReadBatches::default();
+        let mut from = from.0;
+        loop {
+            let room = bytes_max.saturating_sub(read.bytes);
+            let at_least_one = at_least_one && read.bytes == 0;
+            let looked = partition.tail.lock().read(visible, from, room, at_least_one);
+            match looked {
+                TailRead::OutOfRange => return Err(SegmentError::OffsetOutOfRange),
+                TailRead::Found(more) => {
+                    read.extend(more);
+                    return Ok(read);
+                }
+                TailRead::InFiles(until) => {
+                    let segment = partition.segment_of(from).ok_or(SegmentError::OffsetOutOfRange)?;
+                    let reading = Reading::open(&self.shared.files, &partition, segment)?;
+                    let (more, next) = reading.read(from, until, room, at_least_one)?;
+                    read.extend(more);
+                    // The limit was reached within the segment; else go on in the next one or in the tail.
+                    if next < until && partition.segment_of(next).is_some_and(|of| of.base == segment.base) {
+                        return Ok(read);
+                    }
+                    from = next;
+                }
+            }
+        }
+    }
+
+    /// As [`Segments::read`], but None where a file would have to be read.
+    ///
+    /// # Errors
+    /// OffsetOutOfRange before the start or beyond the high watermark.
+    pub fn read_memory(
+        &self,
+        partition: TopicPartition,
+        visible: LogIndex,
+        from: Offset,
+        bytes_max: usize,
+        at_least_one: bool,
+    ) -> Result<Option<ReadBatches>, SegmentError> {
+        let partition = self.find(partition, visible)?;
+        let looked = partition.tail.lock().read(visible, from.0, bytes_max, at_least_one);
+        match looked {
+            TailRead::OutOfRange => Err(SegmentError::OffsetOutOfRange),
+            TailRead::Found(read) => Ok(Some(read)),
+            TailRead::InFiles(_) => Ok(None),
+        }
+    }
+
+    /// Walks over what time queries look at, in offset order: segments up to an offset, then the tail's visible batches
+    /// with their base offsets. Stops at the first answer.
+    fn walk<T>(
+        &self,
+        partition: &Partition,
+        visible: LogIndex,
+        mut in_segment: impl FnMut(&Reading<'_>, i64) -> Result<Option<T>, SegmentError>,
+        wanted: impl Fn(&RecordBatch) -> bool,
+        mut in_batch: impl FnMut(i64, &RecordBatch) -> Option<T>,
+    ) -> Result<Option<T>, SegmentError> {
+        let mut from = partition.tail.lock().log_start();
+        loop {
+            let mut batches = Vec::new();
+            let scanned = partition.tail.lock().scan(visible, from, SCAN_BATCHES, |batch| {
+                if wanted(&batch.records) {
+                    batches.push((batch.base, batch.records.clone()));
+                }
+            });
+            let Some(next) = scanned else {
+                let until = partition.tail.lock().begin();
+                let segments = partition.files.lock().segments.clone();
+                let behind = segments.partition_point(|segment| segment.base <= from).saturating_sub(1);
+                for segment in segments[behind..].iter().filter(|segment| segment.base < until) {
+                    let reading = Reading::open(&self.shared.files, partition, *segment)?;
+                    if let Some(answer) = in_segment(&reading, until)? {
+                        return Ok(Some(answer));
+                    }
+                }
+                from = until;
+                continue;
+            };
+            if let Some(answer) = batches.iter().find_map(|(base, batch)| in_batch(*base, batch)) {
+                return Ok(Some(answer));
+            }
+            if next == from {
+                return Ok(None);
+            }
+            from = next;
+        }
     }
 
     /// First record with a timestamp ≥ `timestamp_ms`: (timestamp, offset). Exact inside compressed batches.
@@ -153,8 +393,14 @@ impl Segments {
         visible: LogIndex,
         timestamp_ms: i64,
     ) -> Result<Option<(i64, Offset)>, SegmentError> {
-        let _ = (partition, visible, timestamp_ms);
-        todo!("segments helper")
+        let partition = self.find(partition, visible)?;
+        self.walk(
+            &partition,
+            visible,
+            |reading, until| reading.first_at(timestamp_ms, until),
+            |batch| batch.max_timestamp() >= timestamp_ms,
+            |base, batch| first_record_at(batch, base, timestamp_ms),
+        )
     }
 
     /// The record with the greatest timestamp (KIP-734): (timestamp, offset), None in an empty partition.
@@ -166,8 +412,39 @@ impl Segments {
         partition: TopicPartition,
         visible: LogIndex,
     ) -> Result<Option<(i64, Offset)>, SegmentError> {
-        let _ = (partition, visible);
-        todo!("segments helper")
+        let log = self.find(partition, visible)?;
+        let best = std::cell::Cell::new((-1, -1));
+        let offer = |timestamp: i64, last: i64| {
+            if timestamp > best.get().0 {
+                best.set((timestamp, last));
+            }
+        };
+        self.walk::<()>(
+            &log,
+            visible,
+            |reading, until| {
+                if let Some((timestamp, last)) = reading.max_before(until)? {
+                    offer(timestamp, last);
+                }
+                Ok(None)
+            },
+            |batch| batch.max_timestamp() > best.get().0,
+            |base, batch| {
+                offer(batch.max_timestamp(), base + i64::from(batch.last_offset_delta()));
+                None
+            },
+        )?;
+        let (timestamp, last) = best.get();
+        if timestamp < 0 {
+            return Ok(None);
+        }
+        let mut bytes = BytesMut::new();
+        for piece in self.read(partition, visible, Offset(last), 0, true)?.pieces {
+            bytes.extend_from_slice(&piece);
+        }
+        let batch = RecordBatch::stored(bytes.freeze());
+        let found = records::first_where(&batch, |of_record| of_record == timestamp).ok().flatten();
+        Ok(Some((timestamp, Offset(batch.base_offset() + found.map_or(0, |(_, delta)| delta)))))
     }
 
     /// Asks the writer thread for a checkpoint of everything applied so far, in the order of the calls to
@@ -180,27 +457,52 @@ impl Segments {
         state: Box<dyn FnOnce() -> Vec<u8> + Send>,
         done: Box<dyn FnOnce(Result<(), SegmentError>) + Send>,
     ) {
-        let _ = (applied, raft, state, done);
-        todo!("segments helper")
+        self.shared.queue.push(vec![Job::Checkpoint(CheckpointJob { applied, raft, state, done })]);
     }
 
     /// Whether the writer is so far behind that nothing more should be admitted.
     pub fn is_full(&self) -> bool {
-        todo!("segments helper")
+        self.shared.queue.is_full()
+    }
+
+    /// Waits until [`Segments::is_full`] is false, or the writer has failed or was closed.
+    pub async fn until_room(&self) {
+        self.shared.queue.until_room().await;
     }
 
     /// The writer's first error: the node must stop (no space is not an error but `is_full`).
     pub fn failure(&self) -> Option<String> {
-        todo!("segments helper")
+        self.shared.queue.failure()
     }
 
     /// Bytes on disk per topic-partition, for metrics and DescribeLogDirs.
     pub fn sizes(&self) -> Vec<(TopicPartition, u64)> {
-        todo!("segments helper")
+        let Some(visible) = self.visible() else { return Vec::new() };
+        let partitions: Vec<_> = self.shared.table.read().values().cloned().collect();
+        let existing = partitions.iter().filter(|partition| partition.exists_at(visible));
+        let mut sizes: Vec<_> = existing.map(|partition| (partition.id, partition.size_bytes())).collect();
+        sizes.sort_unstable();
+        sizes
     }
 
     /// Drains and stops the writer thread.
     pub fn close(&self) {
-        todo!("segments helper")
+        self.shared.queue.close();
+        if let Some(writer) = self.closer.writer.lock().take() {
+            // A panic of the writer was reported by its thread already; there is nothing left to stop.
+            let _ = writer.join();
+        }
+    }
+}
+
+/// First record of a batch at or after a time. Where the records cannot be decoded (the broker does not look into them
+/// when they are produced) the batch answers as a whole.
+fn first_record_at(batch: &RecordBatch, base_offset: i64, timestamp_ms: i64) -> Option<(i64, Offset)> {
+    match records::first_where(batch, |timestamp| timestamp >= timestamp_ms) {
+        Ok(found) => found.map(|(timestamp, delta)| (timestamp, Offset(base_offset + delta))),
+        Err(error) => {
+            tracing::debug!(%error, base_offset, "a batch's records cannot be decoded");
+            Some((batch.max_timestamp(), Offset(base_offset)))
+        }
     }
 }

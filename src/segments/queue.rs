@@ -1,0 +1,273 @@
+//! The way from apply to the writer thread: one queue in log order, and the writer's state that others look at.
+//!
+//! Apply never waits here: the bound on unwritten bytes is kept by whoever admits requests (`Segments::is_full`).
+//! The writer lingers for a moment unless much is waiting or somebody waits for a checkpoint: data is already durable
+//! in the log and readable in the tails, so fewer and larger writes are better.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::Notify;
+
+use super::SegmentError;
+use super::tail::{Partition, TailBatch};
+use crate::types::{LogIndex, Term, TopicId};
+
+/// How long the writer gathers.
+const LINGER: Duration = Duration::from_millis(20);
+/// Bytes at which it stops gathering.
+const EAGER_BYTES: usize = 1 << 20;
+
+/// A checkpoint that was asked for.
+pub(super) struct CheckpointJob {
+    pub applied: Option<(LogIndex, Term)>,
+    pub raft: Bytes,
+    pub state: Box<dyn FnOnce() -> Vec<u8> + Send>,
+    pub done: Box<dyn FnOnce(Result<(), SegmentError>) + Send>,
+}
+
+/// What the writer does next, in log order.
+pub(super) enum Job {
+    /// Write a batch.
+    Batch(Arc<Partition>, TailBatch),
+    /// Partitions that exist from here on.
+    Create(Arc<Partition>),
+    /// A topic that does not exist any more.
+    Delete(TopicId),
+    /// The topic's `segment.bytes` from here on.
+    Configure(TopicId, u64),
+    /// Make everything before this durable.
+    Checkpoint(CheckpointJob),
+    /// Tell when everything before this is written.
+    #[cfg(test)]
+    Flush(std::sync::mpsc::Sender<()>),
+}
+
+impl Job {
+    fn bytes(&self) -> usize {
+        match self {
+            Job::Batch(_, batch) => batch.records.size_bytes(),
+            _ => 0,
+        }
+    }
+
+    fn is_urgent(&self) -> bool {
+        match self {
+            Job::Checkpoint(_) => true,
+            #[cfg(test)]
+            Job::Flush(_) => true,
+            Job::Batch(..) | Job::Create(_) | Job::Delete(_) | Job::Configure(..) => false,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Waiting {
+    jobs: VecDeque<Job>,
+    bytes: usize,
+    urgent: bool,
+    closed: bool,
+}
+
+/// The queue and the writer's state.
+pub(super) struct Queue {
+    /// Named in errors.
+    dir: PathBuf,
+    waiting: Mutex<Waiting>,
+    wake: Condvar,
+    /// Bytes pushed and not yet in the files.
+    unwritten: AtomicUsize,
+    unwritten_max: usize,
+    /// A write was refused for lack of space; the writer keeps the data and tries again.
+    no_space: AtomicBool,
+    /// Free space is below the floor: nothing new should be admitted before it is gone altogether.
+    low_space: AtomicBool,
+    failure: OnceLock<String>,
+    /// Told when `is_full` may have turned false.
+    room: Notify,
+}
+
+impl Queue {
+    /// Full at `unwritten_max` bytes.
+    pub(super) fn new(dir: PathBuf, unwritten_max: usize) -> Self {
+        Self {
+            dir,
+            waiting: Mutex::default(),
+            wake: Condvar::new(),
+            unwritten: AtomicUsize::new(0),
+            unwritten_max,
+            no_space: AtomicBool::new(false),
+            low_space: AtomicBool::new(false),
+            failure: OnceLock::new(),
+            room: Notify::new(),
+        }
+    }
+
+    /// Appends jobs; they are never refused. Checkpoints after a failure are answered at once.
+    pub(super) fn push(&self, jobs: Vec<Job>) {
+        let bytes: usize = jobs.iter().map(Job::bytes).sum();
+        self.unwritten.fetch_add(bytes, Ordering::Relaxed);
+        let mut waiting = self.waiting.lock();
+        if waiting.closed {
+            drop(waiting);
+            return self.refuse(jobs);
+        }
+        let was_idle = waiting.jobs.is_empty();
+        let was_eager = waiting.bytes >= EAGER_BYTES;
+        waiting.bytes += bytes;
+        let urgent = jobs.iter().any(Job::is_urgent);
+        waiting.urgent |= urgent;
+        waiting.jobs.extend(jobs);
+        if was_idle || urgent || (!was_eager && waiting.bytes >= EAGER_BYTES) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// The next jobs. Nothing is waiting if `idle` passed first; None once closed and drained.
+    pub(super) fn take(&self, idle: Option<Duration>) -> Option<VecDeque<Job>> {
+        let mut waiting = self.waiting.lock();
+        while waiting.jobs.is_empty() && !waiting.closed {
+            match idle {
+                None => self.wake.wait(&mut waiting),
+                Some(idle) => {
+                    if self.wake.wait_for(&mut waiting, idle).timed_out() {
+                        return Some(VecDeque::new());
+                    }
+                }
+            }
+        }
+        let until = Instant::now() + LINGER;
+        while !waiting.urgent && !waiting.closed && waiting.bytes < EAGER_BYTES {
+            if self.wake.wait_until(&mut waiting, until).timed_out() {
+                break;
+            }
+        }
+        if waiting.jobs.is_empty() {
+            return None;
+        }
+        waiting.urgent = false;
+        waiting.bytes = 0;
+        Some(std::mem::take(&mut waiting.jobs))
+    }
+
+    /// Waits; true if the queue was closed meanwhile.
+    pub(super) fn pause(&self, duration: Duration) -> bool {
+        let mut waiting = self.waiting.lock();
+        let until = Instant::now() + duration;
+        while !waiting.closed {
+            if self.wake.wait_until(&mut waiting, until).timed_out() {
+                break;
+            }
+        }
+        waiting.closed
+    }
+
+    /// Lets the writer drain and end.
+    pub(super) fn close(&self) {
+        self.waiting.lock().closed = true;
+        self.wake.notify_all();
+        self.room.notify_waiters();
+    }
+
+    /// The writer has written that many bytes.
+    pub(super) fn written(&self, bytes: usize) {
+        self.unwritten.fetch_sub(bytes, Ordering::Relaxed);
+        self.tell_room();
+    }
+
+    /// Sets or clears «a write was refused for lack of space».
+    pub(super) fn set_no_space(&self, on: bool) {
+        if self.no_space.swap(on, Ordering::Relaxed) != on {
+            match on {
+                true => tracing::warn!("no space left for segments: nothing is admitted until there is"),
+                false => tracing::info!("segments can be written again"),
+            }
+            self.tell_room();
+        }
+    }
+
+    /// Sets or clears «free space is below the floor».
+    pub(super) fn set_low_space(&self, on: bool, free_bytes: u64) {
+        if self.low_space.swap(on, Ordering::Relaxed) != on {
+            match on {
+                true => tracing::warn!(free_bytes, "little space left: nothing is admitted until there is more"),
+                false => tracing::info!(free_bytes, "enough space again"),
+            }
+            self.tell_room();
+        }
+    }
+
+    /// Whether free space was below the floor at the last look.
+    pub(super) fn is_low_space(&self) -> bool {
+        self.low_space.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing more should be admitted.
+    pub(super) fn is_full(&self) -> bool {
+        self.unwritten.load(Ordering::Relaxed) >= self.unwritten_max
+            || self.no_space.load(Ordering::Relaxed)
+            || self.is_low_space()
+            || self.failure.get().is_some()
+    }
+
+    fn tell_room(&self) {
+        if !self.is_full() {
+            self.room.notify_waiters();
+        }
+    }
+
+    /// Waits until not full. Returns on failure and on close too: then there is nothing to wait for.
+    pub(super) async fn until_room(&self) {
+        loop {
+            let told = self.room.notified();
+            tokio::pin!(told);
+            // Registered before the look: a change in between is not missed.
+            told.as_mut().enable();
+            if !self.is_full() || self.failure.get().is_some() || self.waiting.lock().closed {
+                return;
+            }
+            told.await;
+        }
+    }
+
+    /// The first error.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.failure.get().cloned()
+    }
+
+    /// Notes an error, before anybody is told of its consequences. The first one stays.
+    pub(super) fn set_failure(&self, failure: String) {
+        if self.failure.set(failure.clone()).is_ok() {
+            tracing::error!(failure, "the segment writer failed");
+        }
+    }
+
+    /// The writer ends: because of an error, or closed with work undone. Refuses what waits.
+    pub(super) fn end(&self, failure: Option<String>, undone: impl IntoIterator<Item = Job>) {
+        if let Some(failure) = failure {
+            self.set_failure(failure);
+        }
+        let waiting = {
+            let mut waiting = self.waiting.lock();
+            waiting.closed = true;
+            std::mem::take(&mut waiting.jobs)
+        };
+        self.room.notify_waiters();
+        self.refuse(undone.into_iter().chain(waiting));
+    }
+
+    fn refuse(&self, jobs: impl IntoIterator<Item = Job>) {
+        for job in jobs {
+            if let Job::Checkpoint(checkpoint) = job {
+                let why = self.failure().unwrap_or_else(|| "the segment writer has stopped".to_owned());
+                (checkpoint.done)(Err(SegmentError::Io { path: self.dir.clone(), source: std::io::Error::other(why) }));
+            }
+        }
+    }
+}

@@ -1,0 +1,465 @@
+//! The segment writer: one thread that carries out the queue in log order and is the only one to change files.
+//!
+//! Batches of one drain are written per partition, many with one call, without fsync: the log has them, and a restart
+//! makes the segments again from the last manifest. So the bytes must be a function of the log alone; where a write
+//! begins and how many batches it holds must not show in the files.
+//!
+//! No space is not a failure: the writer keeps what it has, tries again, and nothing is admitted meanwhile
+//! (`Segments::is_full`). Any other error is final and stops the node (`Segments::failure`).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Shared;
+use super::checkpoint;
+use super::files::Files;
+use super::queue::{CheckpointJob, Job};
+use super::segment::{IndexBytes, Kind, Segment, folder};
+use super::tail::{Partition, TailBatch};
+use crate::config::limits;
+use crate::types::settings::TopicSettings;
+use crate::types::{Offset, TopicId, TopicPartition};
+
+/// How long to wait before a write that found no space is tried again, and between looks at free space.
+const SPACE_INTERVAL: Duration = Duration::from_millis(500);
+/// Bytes between two looks at free space.
+const SPACE_INTERVAL_BYTES: usize = 16 << 20;
+/// How soon to look again whether readers let go of what should be trimmed.
+const TRIM_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Why the writer ends early.
+#[derive(Debug)]
+enum Stop {
+    /// Closed while it waited for space; the log has what was not written.
+    Closed,
+    /// An error that must stop the node.
+    Failed(String),
+}
+
+/// A written stretch of a tail that may be trimmed, oldest first.
+struct Written {
+    partition: Arc<Partition>,
+    /// Offset behind its last batch.
+    through: i64,
+    /// Bytes not trimmed yet.
+    bytes: usize,
+}
+
+/// What the writer knows, in log order: apply may be ahead of it.
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    /// `segment.bytes` of topics.
+    segment_bytes: BTreeMap<TopicId, u64>,
+    partitions: BTreeMap<TopicPartition, Arc<Partition>>,
+    /// Offset behind the last batch written.
+    ends: BTreeMap<TopicPartition, i64>,
+    /// Segments with bytes that were not synced.
+    dirty: BTreeSet<(TopicPartition, i64)>,
+    /// Folders with names that were not synced.
+    dirty_folders: BTreeSet<TopicPartition>,
+    /// Folders were renamed and the root directory not synced since.
+    renamed: bool,
+    /// Folders were made and the root directory not synced since.
+    root_dirty: bool,
+    /// Partitions whose files go once the next manifest is durable.
+    deleted: Vec<Arc<Partition>>,
+    written: VecDeque<Written>,
+    /// Bytes of `written`.
+    resident_bytes: usize,
+    space_looked_at: Option<Instant>,
+    bytes_since_space: usize,
+}
+
+impl Writer {
+    /// A writer that goes on from a checkpoint's content.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        segment_bytes: BTreeMap<TopicId, u64>,
+        partitions: BTreeMap<TopicPartition, Arc<Partition>>,
+    ) -> Self {
+        let ends = partitions.iter().map(|(id, partition)| (*id, partition.tail.lock().begin())).collect();
+        Self {
+            shared,
+            segment_bytes,
+            partitions,
+            ends,
+            dirty: BTreeSet::new(),
+            dirty_folders: BTreeSet::new(),
+            renamed: false,
+            root_dirty: false,
+            deleted: Vec::new(),
+            written: VecDeque::new(),
+            resident_bytes: 0,
+            space_looked_at: None,
+            bytes_since_space: 0,
+        }
+    }
+
+    fn files(&self) -> &Files {
+        &self.shared.files
+    }
+
+    /// Until closed and drained, or failed.
+    pub(super) fn run(mut self) {
+        while let Some(mut jobs) = self.shared.queue.take(self.idle_max()) {
+            let result = self.look_at_space().and_then(|()| self.carry_out(&mut jobs));
+            match result {
+                Ok(()) => self.trim(),
+                Err(Stop::Closed) => return self.shared.queue.end(None, jobs),
+                Err(Stop::Failed(failure)) => return self.shared.queue.end(Some(failure), jobs),
+            }
+        }
+        self.shared.queue.end(None, None);
+    }
+
+    fn idle_max(&self) -> Option<Duration> {
+        if self.resident_bytes > self.shared.tail_bytes_max {
+            Some(TRIM_INTERVAL)
+        } else if self.shared.queue.is_low_space() {
+            Some(SPACE_INTERVAL)
+        } else {
+            None
+        }
+    }
+
+    fn carry_out(&mut self, jobs: &mut VecDeque<Job>) -> Result<(), Stop> {
+        let mut runs: BTreeMap<TopicPartition, Vec<TailBatch>> = BTreeMap::new();
+        while let Some(job) = jobs.pop_front() {
+            match job {
+                Job::Batch(partition, batch) => runs.entry(partition.id).or_default().push(batch),
+                Job::Create(partition) => self.create(partition),
+                Job::Configure(topic, segment_bytes) => {
+                    self.write(&mut runs)?;
+                    self.segment_bytes.insert(topic, segment_bytes);
+                }
+                Job::Delete(topic) => {
+                    self.write(&mut runs)?;
+                    self.delete(topic)?;
+                }
+                Job::Checkpoint(job) => {
+                    if let Err(stop) = self.write(&mut runs) {
+                        jobs.push_front(Job::Checkpoint(job));
+                        return Err(stop);
+                    }
+                    self.checkpoint(job)?;
+                }
+                #[cfg(test)]
+                Job::Flush(done) => {
+                    self.write(&mut runs)?;
+                    self.trim();
+                    let _ = done.send(());
+                }
+            }
+        }
+        self.write(&mut runs)
+    }
+
+    fn create(&mut self, partition: Arc<Partition>) {
+        self.segment_bytes.entry(partition.id.topic).or_insert(TopicSettings::default().segment_bytes);
+        self.ends.insert(partition.id, 0);
+        self.partitions.insert(partition.id, partition);
+    }
+
+    fn write(&mut self, runs: &mut BTreeMap<TopicPartition, Vec<TailBatch>>) -> Result<(), Stop> {
+        for (id, batches) in std::mem::take(runs) {
+            let partition = self.partitions.get(&id).expect("batches come between create and delete").clone();
+            self.write_run(&partition, &batches)?;
+            let bytes = batches.iter().map(|batch| batch.records.size_bytes()).sum();
+            let last = batches.last().expect("a run is not empty");
+            self.ends.insert(id, last.next);
+            self.written.push_back(Written { partition, through: last.next, bytes });
+            self.resident_bytes += bytes;
+            self.bytes_since_space += bytes;
+            self.shared.queue.written(bytes);
+        }
+        Ok(())
+    }
+
+    fn write_run(&mut self, partition: &Arc<Partition>, batches: &[TailBatch]) -> Result<(), Stop> {
+        let segment_bytes = self.segment_bytes[&partition.id.topic];
+        let mut rest = batches;
+        while let Some(first) = rest.first() {
+            let last = partition.files.lock().segments.last().copied();
+            let Some(segment) = last else {
+                self.start_segment(partition, first.base)?;
+                continue;
+            };
+            let mut next = segment;
+            let mut out = IndexBytes::default();
+            let mut count = 0;
+            for batch in rest {
+                let size = batch.records.size_bytes() as u64;
+                if !next.has_room(size, batch.next - 1, segment_bytes) {
+                    break;
+                }
+                next.note(size, batch.next - 1, batch.records.max_timestamp(), &mut out);
+                count += 1;
+            }
+            if count == 0 {
+                next.seal(&mut out);
+                self.append(partition, &segment, next, &[], &out)?;
+                self.start_segment(partition, first.base)?;
+                continue;
+            }
+            self.append(partition, &segment, next, &rest[..count], &out)?;
+            rest = &rest[count..];
+        }
+        Ok(())
+    }
+
+    fn start_segment(&mut self, partition: &Arc<Partition>, base: i64) -> Result<(), Stop> {
+        if self.renamed {
+            // A folder of this name may have been renamed away: after a crash both must be told apart.
+            self.sync_root()?;
+        }
+        let path = self.files().path(partition, base, Kind::Log);
+        self.retry_no_space(&path, || {
+            self.files().disk().create_dir_all(&self.files().folder(partition))?;
+            self.files().get(partition, base, Kind::Log, true).map(drop)
+        })?;
+        self.root_dirty |= partition.files.lock().segments.is_empty();
+        self.dirty_folders.insert(partition.id);
+        partition.files.lock().segments.push(Segment::new(base));
+        Ok(())
+    }
+
+    /// Writes batches and index entries behind `segment`'s content, then publishes `next` to readers.
+    fn append(
+        &mut self,
+        partition: &Arc<Partition>,
+        segment: &Segment,
+        next: Segment,
+        batches: &[TailBatch],
+        out: &IndexBytes,
+    ) -> Result<(), Stop> {
+        let prefixes: Vec<_> = batches.iter().map(TailBatch::prefix).collect();
+        let mut slices: Vec<&[u8]> = Vec::with_capacity(2 * batches.len());
+        for (batch, prefix) in batches.iter().zip(&prefixes) {
+            slices.push(prefix);
+            slices.push(&batch.records.bytes()[prefix.len()..]);
+        }
+        let parts: [(Kind, &[&[u8]], u64); 3] = [
+            (Kind::Log, &slices, segment.len),
+            (Kind::Index, &[&out.index], segment.index_len()),
+            (Kind::TimeIndex, &[&out.time_index], segment.time_index_len()),
+        ];
+        for (kind, slices, position) in parts {
+            if slices.iter().all(|slice| slice.is_empty()) {
+                continue;
+            }
+            let path = self.files().path(partition, segment.base, kind);
+            self.retry_no_space(&path, || {
+                self.files().get(partition, segment.base, kind, true)?.write_all_at(slices, position)
+            })?;
+            if kind != Kind::Log && position == 0 {
+                self.dirty_folders.insert(partition.id);
+            }
+        }
+        self.dirty.insert((partition.id, segment.base));
+        *partition.files.lock().segments.last_mut().expect("append follows start_segment") = next;
+        Ok(())
+    }
+
+    /// Does it, again and again while there is no space. Writes are at positions, so doing half of it first is harmless.
+    fn retry_no_space(&self, path: &std::path::Path, mut attempt: impl FnMut() -> io::Result<()>) -> Result<(), Stop> {
+        loop {
+            match attempt() {
+                Ok(()) => {
+                    self.shared.queue.set_no_space(false);
+                    return Ok(());
+                }
+                Err(error) if is_no_space(&error) => {
+                    self.shared.queue.set_no_space(true);
+                    if self.shared.queue.pause(SPACE_INTERVAL) {
+                        return Err(Stop::Closed);
+                    }
+                }
+                Err(error) => return Err(Stop::Failed(format!("{}: {error}", path.display()))),
+            }
+        }
+    }
+
+    /// Renames the topic's folders; the files themselves stay until the next manifest is durable.
+    fn delete(&mut self, topic: TopicId) -> Result<(), Stop> {
+        let ids: Vec<_> = partitions_of(&self.partitions, topic).collect();
+        for id in ids {
+            let partition = self.partitions.remove(&id).expect("just listed");
+            self.ends.remove(&id);
+            self.dirty.retain(|(dirty, _)| *dirty != id);
+            self.dirty_folders.remove(&id);
+            let has_files = !partition.files.lock().segments.is_empty();
+            if has_files {
+                let of = |deleted| folder(self.files().dir(), &partition.topic, topic, id.partition, deleted);
+                self.retry_no_space(&of(false), || self.files().disk().rename(&of(false), &of(true)))?;
+                self.renamed = true;
+            }
+            partition.files.lock().deleted = true;
+            self.deleted.push(partition);
+        }
+        self.segment_bytes.remove(&topic);
+        Ok(())
+    }
+
+    fn sync_root(&mut self) -> Result<(), Stop> {
+        let dir = self.files().dir();
+        self.files().disk().sync_dir(dir).map_err(|error| Stop::Failed(format!("{}: {error}", dir.display())))?;
+        self.renamed = false;
+        self.root_dirty = false;
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, job: CheckpointJob) -> Result<(), Stop> {
+        let CheckpointJob { applied, raft, state, done } = job;
+        if let Err(stop) = self.sync() {
+            if let Stop::Failed(failure) = &stop {
+                self.shared.queue.set_failure(failure.clone());
+            }
+            done(Err(error_of(self.files().dir().to_owned(), &stop)));
+            return Err(stop);
+        }
+        let manifest = checkpoint::Manifest { topics: self.manifest_topics() };
+        let result = checkpoint::write(self.files(), &manifest, applied, &raft, &state());
+        match result {
+            Ok(()) => {
+                let result = self.remove_deleted();
+                done(Ok(()));
+                result
+            }
+            Err(checkpoint::WriteError { path, source, sync: false }) if is_no_space(&source) => {
+                // The old manifest stays in force, and the next checkpoint tries again.
+                done(Err(super::SegmentError::Io { path, source }));
+                Ok(())
+            }
+            Err(checkpoint::WriteError { path, source, .. }) => {
+                let failure = format!("{}: {source}", path.display());
+                self.shared.queue.set_failure(failure.clone());
+                done(Err(super::SegmentError::Io { path, source }));
+                Err(Stop::Failed(failure))
+            }
+        }
+    }
+
+    /// Makes durable what the manifest will name. An active segment's indexes are not synced: the manifest has their
+    /// checksums, and a restart that finds them wrong makes them again.
+    fn sync(&mut self) -> Result<(), Stop> {
+        for (id, base) in std::mem::take(&mut self.dirty) {
+            let partition = &self.partitions[&id];
+            let active = partition.files.lock().segments.last().is_some_and(|last| last.base == base);
+            let segment = partition.segment_of(base).expect("a dirty segment exists");
+            let present = [
+                (Kind::Log, true),
+                (Kind::Index, !active && segment.index.entries > 0),
+                (Kind::TimeIndex, !active && segment.time_index.entries > 0),
+            ];
+            for (kind, _) in present.iter().filter(|(_, present)| *present) {
+                let synced = self.files().get(partition, base, *kind, false).and_then(|file| file.sync_data());
+                synced.map_err(|error| {
+                    Stop::Failed(format!("{}: {error}", self.files().path(partition, base, *kind).display()))
+                })?;
+            }
+        }
+        for id in std::mem::take(&mut self.dirty_folders) {
+            let folder = self.files().folder(&self.partitions[&id]);
+            let synced = self.files().disk().sync_dir(&folder);
+            synced.map_err(|error| Stop::Failed(format!("{}: {error}", folder.display())))?;
+        }
+        if self.root_dirty || self.renamed { self.sync_root() } else { Ok(()) }
+    }
+
+    fn manifest_topics(&self) -> Vec<checkpoint::Topic> {
+        let mut topics: Vec<checkpoint::Topic> = Vec::with_capacity(self.segment_bytes.len());
+        for (id, partition) in &self.partitions {
+            if topics.last().is_none_or(|topic| topic.id != id.topic) {
+                let segment_bytes = self.segment_bytes[&id.topic];
+                let name = partition.topic.to_string();
+                topics.push(checkpoint::Topic { id: id.topic, name, segment_bytes, partitions: Vec::new() });
+            }
+            let log_start = partition.tail.lock().log_start();
+            let entry = checkpoint::Partition {
+                partition: id.partition,
+                log_start: Offset(log_start),
+                end: Offset(self.ends[id]),
+                segments: partition.files.lock().segments.clone(),
+            };
+            topics.last_mut().expect("just pushed").partitions.push(entry);
+        }
+        topics
+    }
+
+    /// No manifest names them any more.
+    fn remove_deleted(&mut self) -> Result<(), Stop> {
+        for partition in std::mem::take(&mut self.deleted) {
+            self.shared.table.write().remove(&partition.id);
+            self.files().forget(partition.id);
+            if partition.files.lock().segments.is_empty() {
+                continue;
+            }
+            let folder = self.files().folder(&partition);
+            let removed = self.files().disk().remove_dir_all(&folder);
+            removed.map_err(|error| Stop::Failed(format!("{}: {error}", folder.display())))?;
+        }
+        Ok(())
+    }
+
+    /// Brings written tails under their bound, oldest first, as far as readers let go of them.
+    fn trim(&mut self) {
+        if self.resident_bytes <= self.shared.tail_bytes_max {
+            return;
+        }
+        let Some(least) = self.shared.pins.least() else { return };
+        while let Some(oldest) = self.written.front_mut() {
+            let excess = self.resident_bytes.saturating_sub(self.shared.tail_bytes_max);
+            if excess == 0 {
+                return;
+            }
+            let trimmed = oldest.partition.tail.lock().trim(oldest.through, least, excess);
+            self.resident_bytes -= trimmed;
+            oldest.bytes -= trimmed;
+            if oldest.bytes == 0 {
+                self.written.pop_front();
+            } else if trimmed == 0 {
+                // A reader holds an older index: tried again soon.
+                return;
+            }
+        }
+    }
+
+    fn look_at_space(&mut self) -> Result<(), Stop> {
+        let due = self.space_looked_at.is_none_or(|at| at.elapsed() >= SPACE_INTERVAL);
+        if !due && self.bytes_since_space < SPACE_INTERVAL_BYTES {
+            return Ok(());
+        }
+        self.space_looked_at = Some(Instant::now());
+        self.bytes_since_space = 0;
+        let dir = self.files().dir();
+        let free = self.files().disk().free_bytes(dir);
+        let free = free.map_err(|error| Stop::Failed(format!("{}: {error}", dir.display())))?;
+        self.shared.queue.set_low_space(free < limits::FREE_BYTES_MIN, free);
+        Ok(())
+    }
+}
+
+/// Ids of a topic's partitions.
+fn partitions_of(
+    partitions: &BTreeMap<TopicPartition, Arc<Partition>>,
+    topic: TopicId,
+) -> impl Iterator<Item = TopicPartition> {
+    let first = TopicPartition { topic, partition: 0 };
+    let last = TopicPartition { topic, partition: i32::MAX };
+    partitions.range(first..=last).map(|(id, _)| *id)
+}
+
+fn error_of(path: PathBuf, stop: &Stop) -> super::SegmentError {
+    let why = match stop {
+        Stop::Closed => "the segment writer has stopped",
+        Stop::Failed(failure) => failure,
+    };
+    super::SegmentError::Io { path, source: io::Error::other(why.to_owned()) }
+}
+
+fn is_no_space(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
