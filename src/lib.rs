@@ -57,6 +57,13 @@ pub mod read;
 )]
 pub mod api;
 
+#[allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "an I/O room: threads, clocks and unordered maps are its trade"
+)]
+pub mod admin;
+
 pub mod cli;
 
 #[allow(
@@ -65,3 +72,6 @@ pub mod cli;
     reason = "an I/O room: threads, clocks and unordered maps are its trade"
 )]
 pub mod server;
+
+#[cfg(test)]
+mod tidy;

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Everything that must be green: the gate, the wire tests, every client's compat cases, and the short crash proof.
+# usage: scripts/test.sh            builds what it needs, starts and stops what it needs, on loopback only
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+need() { # command, how to get it
+  command -v "$1" >/dev/null || { echo "missing: $1. Install it with: $2" >&2; exit 1; }
+}
+need cargo "your Rust toolchain (rustup), 1.95 or later"
+need cc "apt-get install gcc"
+need cmake "apt-get install cmake"
+need java "apt-get install openjdk-17-jdk-headless"
+need mvn "apt-get install maven"
+need go "your Go toolchain, 1.24 or later"
+need python3 "apt-get install python3 python3-venv"
+
+report=()
+stage() { # name, command...
+  local name=$1 from=$SECONDS; shift
+  printf '\n=== %s\n' "$name"
+  "$@"
+  report+=("$(printf '%-28s %5ss' "$name" $((SECONDS - from)))")
+}
+
+stage "gate (check.sh)"      scripts/check.sh
+stage "release build"        cargo build --locked --release
+export KATOMIC_BIN=$PWD/target/release/katomic
+[ -z "${CARGO_TARGET_DIR:-}" ] || KATOMIC_BIN=$CARGO_TARGET_DIR/release/katomic
+stage "wire tests"           cargo test --locked --test wire
+stage "crash proof, 60 s"    scripts/crash.sh --seconds 60 --seed "${CRASH_SEED:-1}"
+stage "compat cases"         compat-tests/run.sh all
+
+printf '\n=== stages\n'
+printf '%s\n' "${report[@]}"

@@ -1,0 +1,59 @@
+//! HTTP for operators: health, cluster views and Prometheus metrics. Up before the log is replayed, so that
+//! `ready` can say 503 with a reason meanwhile.
+//!
+//! | path | answers |
+//! |---|---|
+//! | `/metrics`, `/public_metrics` | Prometheus text, both the same body |
+//! | `/v1/status/ready` | 200 when the log is replayed and this node serves, else 503 |
+//! | `/v1/status/live` | 200 while the process runs |
+//! | `/v1/cluster/health_overview`, `/v1/brokers`, `/v1/cluster_view` | JSON, in Redpanda's shape |
+
+pub mod health;
+pub mod metrics;
+
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+
+use axum::Router;
+use axum::routing::get;
+
+use crate::log::Log;
+use crate::read::Reader;
+
+/// What the pages look at. The rooms are put in once they are open.
+#[derive(Clone)]
+pub struct AdminState {
+    /// The rooms, after start-up.
+    pub rooms: Arc<OnceLock<Rooms>>,
+    /// Renders metrics.
+    pub metrics: Arc<metrics::Exporter>,
+}
+
+/// The rooms that the pages look at.
+pub struct Rooms {
+    /// The log.
+    pub log: Log,
+    /// Partition logs, for sizes.
+    pub reader: Reader,
+}
+
+/// Serves the pages until `stop` completes.
+///
+/// # Errors
+/// If the listener breaks.
+pub async fn serve(
+    listener: tokio::net::TcpListener,
+    state: AdminState,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    let router = Router::new()
+        .route("/metrics", get(metrics::page))
+        .route("/public_metrics", get(metrics::page))
+        .route("/v1/status/ready", get(health::ready))
+        .route("/v1/status/live", get(health::live))
+        .route("/v1/cluster/health_overview", get(health::overview))
+        .route("/v1/brokers", get(health::brokers))
+        .route("/v1/cluster_view", get(health::cluster_view))
+        .with_state(state);
+    axum::serve(listener, router).with_graceful_shutdown(stop).await
+}
