@@ -385,11 +385,6 @@ impl Log {
             tracing::error!("closing the log panicked");
         }
     }
-
-    /// Sets this room's gauges; called at each scrape.
-    pub fn publish_metrics(&self) {
-        todo!("log helper")
-    }
 }
 
 #[cfg(test)]
