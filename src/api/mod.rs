@@ -7,7 +7,11 @@
 //! a connection's requests arrive, so decisions keep the order of the requests; the rest is a future,
 //! and `net` sends the answers in the order of the requests.
 
+pub mod cluster;
+pub mod configs;
 pub mod errors;
+pub mod metadata;
+pub mod topics;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -106,3 +106,8 @@ pub const FREE_BYTES_MIN: u64 = 64 << 20;
 /// Fetches times partitions that wait to be woken, over all clients: about 100 bytes each. A fetch beyond it waits out
 /// its time without being woken by new data.
 pub const FETCH_WAITS_MAX: usize = 1 << 18;
+/// Partitions that one request may create (Kafka's controller stops at 10,000 too): an entry must not keep apply busy for long. More is refused (44).
+pub const PARTITIONS_PER_REQUEST_MAX: usize = 10_000;
+
+/// Partitions of the cluster: each is state in memory and a folder on every node. More is refused (44).
+pub const PARTITIONS_MAX: usize = 200_000;

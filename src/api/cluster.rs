@@ -1,0 +1,124 @@
+//! DescribeCluster (key 60, versions 0–2) and FindCoordinator (key 10, versions 0–6).
+//!
+//! - One log, one leader: it is controller and coordinator of everything. FindCoordinator never looks at the key.
+//! - DescribeCluster v1 (KIP-919) endpoint type: this is a broker's, so asking for controllers is MISMATCHED_ENDPOINT_TYPE; v2
+//!   (KIP-1073) fenced brokers, of which there are none.
+//! - FindCoordinator v1 key type: group 0, transaction 1; v4 (KIP-699) several keys in one request; v5, v6: share groups (key type 2),
+//!   which are not served: INVALID_REQUEST, as for every other type.
+
+use kafka_protocol::error::ResponseError as E;
+use kafka_protocol::messages::describe_cluster_response::DescribeClusterBroker;
+use kafka_protocol::messages::find_coordinator_response::Coordinator;
+use kafka_protocol::messages::{
+    ApiKey, BrokerId, DescribeClusterRequest, DescribeClusterResponse, FindCoordinatorRequest, FindCoordinatorResponse,
+};
+use kafka_protocol::protocol::StrBytes;
+
+use super::metadata::told;
+use super::metadata::{CLUSTER_OPERATIONS, id, leader};
+use super::{ApiSettings, Call, Malformed, Reply, encode};
+use crate::log::{LogStatus, Member};
+
+/// Kafka's `EndpointType`.
+const BROKERS: i8 = 1;
+const CONTROLLERS: i8 = 2;
+
+/// Kafka's `FindCoordinatorRequest.CoordinatorType`.
+const GROUP: i8 = 0;
+const TRANSACTION: i8 = 1;
+
+/// Answers DescribeCluster.
+///
+/// # Errors
+/// If the request cannot be decoded.
+pub fn describe(call: Call<'_>) -> Result<Reply, Malformed> {
+    let request: DescribeClusterRequest = call.decode("DescribeCluster")?;
+    let response = cluster(&request, &call.api.log.status(), &call.api.settings, call.version);
+    Ok(Reply::Now(encode(&response, call.version)))
+}
+
+fn cluster(
+    request: &DescribeClusterRequest,
+    status: &LogStatus,
+    settings: &ApiSettings,
+    version: i16,
+) -> DescribeClusterResponse {
+    let refuse = |error, message: String| {
+        DescribeClusterResponse::default()
+            .with_error_code(told(error, ApiKey::DescribeCluster))
+            .with_error_message(Some(StrBytes::from_string(message)))
+            .with_controller_id(BrokerId(-1))
+    };
+    match if version == 0 { BROKERS } else { request.endpoint_type } {
+        BROKERS => {}
+        CONTROLLERS => {
+            let message =
+                "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER";
+            return refuse(E::MismatchedEndpointType, message.into());
+        }
+        other => return refuse(E::UnsupportedEndpointType, format!("Unsupported endpoint type {other}")),
+    }
+    let broker = |member: &Member| {
+        DescribeClusterBroker::default()
+            .with_broker_id(id(member.node_id))
+            .with_host(StrBytes::from_string(member.host.clone()))
+            .with_port(i32::from(member.port))
+            .with_rack(member.rack.clone().map(StrBytes::from_string))
+    };
+    let mut response = DescribeClusterResponse::default()
+        .with_error_message(None)
+        .with_cluster_id(StrBytes::from_string(settings.cluster_id.clone()))
+        .with_controller_id(leader(status))
+        .with_brokers(status.members.iter().map(broker).collect());
+    if request.include_cluster_authorized_operations {
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS;
+    }
+    response
+}
+
+/// Answers FindCoordinator.
+///
+/// # Errors
+/// If the request cannot be decoded.
+pub fn find_coordinator(call: Call<'_>) -> Result<Reply, Malformed> {
+    let request: FindCoordinatorRequest = call.decode("FindCoordinator")?;
+    let response = coordinators(&request, &call.api.log.status(), call.version);
+    Ok(Reply::Now(encode(&response, call.version)))
+}
+
+fn coordinators(request: &FindCoordinatorRequest, status: &LogStatus, version: i16) -> FindCoordinatorResponse {
+    let key_type = if version == 0 { GROUP } else { request.key_type };
+    if version >= 4 {
+        let one = |key: &StrBytes| coordinator(key.clone(), key_type, status);
+        return FindCoordinatorResponse::default()
+            .with_coordinators(request.coordinator_keys.iter().map(one).collect());
+    }
+    let one = coordinator(request.key.clone(), key_type, status);
+    let response = FindCoordinatorResponse::default()
+        .with_error_code(one.error_code)
+        .with_node_id(one.node_id)
+        .with_host(one.host)
+        .with_port(one.port);
+    if version >= 1 { response.with_error_message(one.error_message) } else { response }
+}
+
+fn coordinator(key: StrBytes, key_type: i8, status: &LogStatus) -> Coordinator {
+    let out = Coordinator::default().with_key(key);
+    let refuse = |out: Coordinator, error: E, message: Option<String>| {
+        out.with_error_code(told(error, ApiKey::FindCoordinator))
+            .with_error_message(message.map(StrBytes::from_string))
+            .with_node_id(BrokerId(-1))
+            .with_port(-1)
+    };
+    if !matches!(key_type, GROUP | TRANSACTION) {
+        return refuse(out, E::InvalidRequest, Some(format!("Unsupported coordinator type {key_type}")));
+    }
+    match status.members.iter().find(|member| Some(member.node_id) == status.leader) {
+        Some(member) => out
+            .with_error_message(None)
+            .with_node_id(id(member.node_id))
+            .with_host(StrBytes::from_string(member.host.clone()))
+            .with_port(i32::from(member.port)),
+        None => refuse(out, E::CoordinatorNotAvailable, None),
+    }
+}

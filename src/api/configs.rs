@@ -1,0 +1,219 @@
+//! DescribeConfigs (key 32, versions 1–4).
+//!
+//! - Topics: every setting of the table, with the value given or the default, and what else was given at creation. Brokers: the settings that
+//!   mean something here; an empty name asks for those that were changed for the whole cluster. Other resources are refused one by one.
+//! - v1 (KIP-226) source and synonyms; v3 (KIP-569) type and documentation.
+//! - An empty list of keys asks for all, as null does (KAFKA-14360 in Kafka's `ConfigHelper`).
+//! - Not checked: nothing is sensitive while there is no security; a broker's settings are read-only here, they come from its start.
+
+use std::collections::BTreeMap;
+
+use kafka_protocol::error::ResponseError as E;
+use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use kafka_protocol::messages::describe_configs_response::{
+    DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym,
+};
+use kafka_protocol::messages::{ApiKey, DescribeConfigsRequest, DescribeConfigsResponse};
+use kafka_protocol::protocol::StrBytes;
+
+use super::metadata::told;
+use super::topics::check_name;
+use super::{ApiSettings, Call, Malformed, Reply, encode};
+use crate::log::LogStatus;
+use crate::state::Machine;
+use crate::types::settings::{BROKER_SETTINGS, Setting, SettingType, TOPIC_SETTINGS, topic_setting};
+
+/// Kafka's `ConfigResource.Type`.
+const TOPIC: i8 = 2;
+const BROKER: i8 = 4;
+
+/// Kafka's `DescribeConfigsResponse.ConfigSource`.
+const DYNAMIC_TOPIC: i8 = 1;
+const DYNAMIC_DEFAULT_BROKER: i8 = 3;
+const STATIC_BROKER: i8 = 4;
+const DEFAULT: i8 = 5;
+
+/// One setting with its effective value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Value {
+    /// Its name.
+    pub name: String,
+    /// Its value; None is null.
+    pub value: Option<String>,
+    /// Where the value comes from.
+    pub source: i8,
+    /// The table's row; None for a setting that is kept and means nothing here.
+    pub setting: Option<&'static Setting>,
+    /// Where the value would come from otherwise: (name, value, source), nearest first, itself included.
+    pub synonyms: Vec<(String, Option<String>, i8)>,
+}
+
+/// All settings of a topic, given those that were set.
+pub fn topic_values(given: &BTreeMap<String, String>) -> impl Iterator<Item = Value> {
+    let one = |setting: &'static Setting| {
+        let default = setting.default.map(str::to_owned);
+        let own = given.get(setting.name).cloned();
+        let mut synonyms = Vec::new();
+        synonyms.extend(own.clone().map(|value| (setting.name.to_owned(), Some(value), DYNAMIC_TOPIC)));
+        synonyms.extend(setting.broker_name.map(|name| (name.to_owned(), default.clone(), DEFAULT)));
+        let source = if own.is_some() { DYNAMIC_TOPIC } else { DEFAULT };
+        Value { name: setting.name.to_owned(), value: own.or(default), source, setting: Some(setting), synonyms }
+    };
+    let unknown = given.iter().filter(|(name, _)| topic_setting(name).is_none()).map(|(name, value)| Value {
+        name: name.clone(),
+        value: Some(value.clone()),
+        source: DYNAMIC_TOPIC,
+        setting: None,
+        synonyms: vec![(name.clone(), Some(value.clone()), DYNAMIC_TOPIC)],
+    });
+    TOPIC_SETTINGS.iter().map(one).chain(unknown)
+}
+
+/// All settings of this broker.
+fn broker_values(machine: &Machine, status: &LogStatus, settings: &ApiSettings) -> Vec<Value> {
+    let this = status.members.iter().find(|member| member.node_id == status.node_id);
+    let chosen = |name: &str| match name {
+        "node.id" | "broker.id" => Some(status.node_id.to_string()),
+        "broker.rack" => this.and_then(|member| member.rack.clone()),
+        "auto.create.topics.enable" => Some(settings.auto_create_topics.to_string()),
+        "num.partitions" => Some(settings.default_partitions.to_string()),
+        "transaction.max.timeout.ms" => Some(settings.transaction_max_timeout_ms.to_string()),
+        "default.replication.factor" => Some(status.members.len().max(1).to_string()),
+        _ => None,
+    };
+    let one = |setting: &'static Setting| {
+        let name = setting.name.to_owned();
+        let default = setting.default.map(str::to_owned);
+        let mut synonyms = Vec::new();
+        synonyms.extend(machine.configs().get(&name).map(|value| (value.to_owned(), DYNAMIC_DEFAULT_BROKER)));
+        synonyms
+            .extend(chosen(&name).filter(|value| Some(value) != default.as_ref()).map(|value| (value, STATIC_BROKER)));
+        synonyms.extend(default.map(|value| (value, DEFAULT)));
+        let (value, source) =
+            synonyms.first().cloned().map_or((None, DEFAULT), |(value, source)| (Some(value), source));
+        let synonyms = synonyms.into_iter().map(|(value, source)| (name.clone(), Some(value), source)).collect();
+        Value { name, value, source, setting: Some(setting), synonyms }
+    };
+    BROKER_SETTINGS.iter().map(one).collect()
+}
+
+/// Settings that were changed for all brokers.
+fn changed_values(machine: &Machine) -> Vec<Value> {
+    let one = |(name, value): (&str, &str)| Value {
+        name: name.to_owned(),
+        value: Some(value.to_owned()),
+        source: DYNAMIC_DEFAULT_BROKER,
+        setting: BROKER_SETTINGS.iter().find(|setting| setting.name == name),
+        synonyms: vec![(name.to_owned(), Some(value.to_owned()), DYNAMIC_DEFAULT_BROKER)],
+    };
+    machine.configs().iter().map(one).collect()
+}
+
+/// Answers DescribeConfigs.
+///
+/// # Errors
+/// If the request cannot be decoded.
+pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
+    let request: DescribeConfigsRequest = call.decode("DescribeConfigs")?;
+    let status = call.api.log.status();
+    let settings = &call.api.settings;
+    let response = call.api.log.read(|machine| describe(&request, machine, &status, settings, call.version));
+    Ok(Reply::Now(encode(&response, call.version)))
+}
+
+fn describe(
+    request: &DescribeConfigsRequest,
+    machine: &Machine,
+    status: &LogStatus,
+    settings: &ApiSettings,
+    version: i16,
+) -> DescribeConfigsResponse {
+    let one = |resource: &DescribeConfigsResource| {
+        let out = DescribeConfigsResult::default()
+            .with_resource_type(resource.resource_type)
+            .with_resource_name(resource.resource_name.clone());
+        match values(resource, machine, status, settings) {
+            Ok(values) => {
+                let asked = |value: &Value| match &resource.configuration_keys {
+                    Some(keys) if !keys.is_empty() => keys.iter().any(|key| key.as_str() == value.name),
+                    _ => true,
+                };
+                let read_only = resource.resource_type == BROKER && !resource.resource_name.is_empty();
+                let shape = |value| encode_value(value, read_only, request, version);
+                out.with_configs(values.into_iter().filter(asked).map(shape).collect())
+            }
+            Err((error, message)) => out
+                .with_error_code(told(error, ApiKey::DescribeConfigs))
+                .with_error_message(Some(StrBytes::from_string(message))),
+        }
+    };
+    DescribeConfigsResponse::default().with_results(request.resources.iter().map(one).collect())
+}
+
+fn values(
+    resource: &DescribeConfigsResource,
+    machine: &Machine,
+    status: &LogStatus,
+    settings: &ApiSettings,
+) -> Result<Vec<Value>, (E, String)> {
+    let name = resource.resource_name.as_str();
+    match resource.resource_type {
+        TOPIC => {
+            check_name(name).map_err(|message| (E::InvalidTopicException, message))?;
+            let unknown = || (E::UnknownTopicOrPartition, "This server does not host this topic-partition.".to_owned());
+            Ok(topic_values(&machine.topics().named(name).ok_or_else(unknown)?.configs).collect())
+        }
+        BROKER if name.is_empty() => Ok(changed_values(machine)),
+        BROKER if name.parse::<i32>().is_err() => {
+            Err((E::InvalidRequest, format!("Broker id must be an integer, but it is: {name}")))
+        }
+        BROKER if name.parse() == Ok(status.node_id) => Ok(broker_values(machine, status, settings)),
+        BROKER => {
+            let own = status.node_id;
+            Err((
+                E::InvalidRequest,
+                format!("Unexpected broker id, expected {own} or empty string, but received {name}"),
+            ))
+        }
+        other => Err((E::InvalidRequest, format!("Unsupported resource type: {other}"))),
+    }
+}
+
+fn encode_value(
+    value: Value,
+    read_only: bool,
+    request: &DescribeConfigsRequest,
+    version: i16,
+) -> DescribeConfigsResourceResult {
+    let text = StrBytes::from_string;
+    let mut out = DescribeConfigsResourceResult::default()
+        .with_name(text(value.name))
+        .with_value(value.value.map(text))
+        .with_read_only(read_only)
+        .with_config_source(value.source);
+    if request.include_synonyms {
+        let synonym = |(name, value, source): (String, Option<String>, i8)| {
+            DescribeConfigsSynonym::default().with_name(text(name)).with_value(value.map(text)).with_source(source)
+        };
+        out.synonyms = value.synonyms.into_iter().map(synonym).collect();
+    }
+    if version >= 3 {
+        out.config_type = value.setting.map_or(2, |setting| config_type(setting.kind));
+        let documentation = value.setting.map(|setting| StrBytes::from_static_str(setting.documentation));
+        out.documentation = documentation.filter(|_| request.include_documentation);
+    }
+    out
+}
+
+/// Kafka's `DescribeConfigsResponse.ConfigType`.
+fn config_type(kind: SettingType) -> i8 {
+    match kind {
+        SettingType::Boolean => 1,
+        SettingType::String => 2,
+        SettingType::Int => 3,
+        SettingType::Short => 4,
+        SettingType::Long => 5,
+        SettingType::Double => 6,
+        SettingType::List => 7,
+    }
+}

@@ -1,0 +1,268 @@
+//! Metadata (key 3, versions 0–13).
+//!
+//! - Brokers are the members of the cluster; the controller is the leader of the one log, and so is every partition's leader.
+//!   Every member has every partition, so replicas and ISR are all members.
+//! - v1 null asks for all topics (v0: an empty list); v2 cluster id; v4 `allow_auto_topic_creation` (before, always); v7 leader epoch, which
+//!   is the Raft term; v8 (KIP-430) authorised operations, all of them while there are no ACLs; v10 (KIP-516) topic ids; v12 topics
+//!   asked for by id; v11 drops the cluster's operations (KIP-700).
+//! - A topic that may be created is created before the answer, so the answer is complete; Kafka says UNKNOWN_TOPIC_OR_PARTITION and
+//!   lets the client ask again. Kafka's own topics, which do not exist here, are never created by asking.
+//! - Not checked: `throttle_time_ms` is 0, there are no quotas; v13's top-level error is for a controller that restarts (KIP-1102).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kafka_protocol::error::ResponseError as E;
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
+use kafka_protocol::messages::metadata_response::{
+    MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
+};
+use kafka_protocol::messages::{ApiKey, BrokerId, MetadataRequest, MetadataResponse, TopicName};
+use kafka_protocol::protocol::StrBytes;
+use uuid::Uuid;
+
+use super::topics::{check_name, fresh_topic_id};
+use super::{ApiSettings, Call, Malformed, Reply, encode, errors};
+use crate::config::limits::PARTITIONS_PER_REQUEST_MAX;
+use crate::leader::request::{Caller, Request, Response};
+use crate::log::{LogStatus, Member};
+use crate::state::Machine;
+use crate::state::command::NewTopic;
+use crate::state::topics::Topic;
+use crate::types::{Refusal, TopicId};
+
+/// READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: Kafka's `AclOperation` codes as bits.
+const TOPIC_OPERATIONS: i32 = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
+/// CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE.
+pub(super) const CLUSTER_OPERATIONS: i32 = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
+
+/// Topics that Kafka keeps its own state in.
+const INTERNAL_TOPICS: [&str; 4] =
+    ["__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"];
+
+/// The code of an error found here.
+pub(super) fn told(error: E, _: ApiKey) -> i16 {
+    error.code()
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Wanted {
+    Name(TopicName),
+    Id(TopicId),
+}
+
+/// Answers Metadata.
+///
+/// # Errors
+/// If the request cannot be decoded.
+pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
+    let request: MetadataRequest = call.decode("Metadata")?;
+    let version = call.version;
+    let Some(wanted) = wanted(&request, version) else {
+        return Ok(Reply::Now(encode(&all_invalid(&request, version), version)));
+    };
+    let answer = Answer {
+        version,
+        topic_operations: request.include_topic_authorized_operations,
+        cluster_operations: request.include_cluster_authorized_operations,
+        wanted,
+    };
+    let api = call.api.clone();
+    let may_create = api.settings.auto_create_topics && (version < 4 || request.allow_auto_topic_creation);
+    let new = if may_create { api.log.read(|machine| answer.to_create(machine, &api.settings)) } else { Vec::new() };
+    let respond = move |api: &super::Api, failed: &BTreeMap<String, i16>| {
+        let status = api.log.status();
+        encode(&api.log.read(|machine| answer.response(machine, &status, &api.settings, failed)), version)
+    };
+    if new.is_empty() {
+        return Ok(Reply::Now(respond(&api, &BTreeMap::new())));
+    }
+    let names: Vec<String> = new.iter().map(|topic| topic.name.clone()).collect();
+    let caller = Arc::clone(call.caller);
+    let created = api.log.submit(Arc::clone(&caller), Request::CreateTopics(new));
+    Ok(Reply::Later(Box::pin(async move {
+        let failed = failures(&names, created.await.ok()?, version, &caller)?;
+        Some(respond(&api, &failed))
+    })))
+}
+
+/// What the request asks for, None for all topics; None at the outer level if it is not allowed at its version.
+fn wanted(request: &MetadataRequest, version: i16) -> Option<Option<Vec<Wanted>>> {
+    let Some(topics) = request.topics.as_ref().filter(|topics| version > 0 || !topics.is_empty()) else {
+        return Some(None);
+    };
+    let nameless = |topic: &MetadataRequestTopic| topic.name.is_none() || !topic.topic_id.is_nil();
+    if version < 12 && topics.iter().any(nameless) {
+        return None;
+    }
+    // As in Kafka: once one topic is asked for by id, the others must be too, and names are passed over.
+    let by_id = topics.iter().any(|topic| !topic.topic_id.is_nil());
+    let mut seen = BTreeSet::new();
+    let one = |topic: &MetadataRequestTopic| match (&topic.name, by_id) {
+        (Some(name), false) => Some(Wanted::Name(name.clone())),
+        (None, false) => None,
+        (_, true) => Some(topic.topic_id).filter(|id| !id.is_nil()).map(|id| Wanted::Id(TopicId(*id.as_bytes()))),
+    };
+    Some(Some(topics.iter().filter_map(one).filter(|wanted| seen.insert(wanted.clone())).collect()))
+}
+
+fn all_invalid(request: &MetadataRequest, version: i16) -> MetadataResponse {
+    let topics = request.topics.iter().flatten().map(|topic| {
+        let out = MetadataResponseTopic::default()
+            .with_error_code(told(E::InvalidRequest, ApiKey::Metadata))
+            .with_name(Some(topic.name.clone().unwrap_or_default()));
+        if version >= 10 { out.with_topic_id(topic.topic_id) } else { out }
+    });
+    MetadataResponse::default().with_controller_id(BrokerId(-1)).with_topics(topics.collect())
+}
+
+/// Which creations failed, by name; None if the answer cannot be given.
+fn failures(names: &[String], response: Response, version: i16, caller: &Caller) -> Option<BTreeMap<String, i16>> {
+    let code = |refusal| match refusal {
+        // Whoever asked at the same time created it.
+        Refusal::TopicAlreadyExists => None,
+        Refusal::InvalidTopic | Refusal::PolicyViolation => {
+            Some(errors::code(refusal, ApiKey::Metadata, version, caller))
+        }
+        // Not here, not now: clients ask again.
+        _ => Some(told(E::LeaderNotAvailable, ApiKey::Metadata)),
+    };
+    match response {
+        Response::Topics(results) => {
+            let refused =
+                names.iter().zip(results).filter_map(|(name, result)| Some((name.clone(), code(result.err()?)?)));
+            Some(refused.collect())
+        }
+        Response::Refused(refusal) => {
+            Some(names.iter().filter_map(|name| Some((name.clone(), code(refusal)?))).collect())
+        }
+        _ => None,
+    }
+}
+
+/// A request, worked out.
+struct Answer {
+    version: i16,
+    topic_operations: bool,
+    cluster_operations: bool,
+    wanted: Option<Vec<Wanted>>,
+}
+
+impl Answer {
+    /// Topics that are asked for by name, do not exist and may be created.
+    fn to_create(&self, machine: &Machine, settings: &ApiSettings) -> Vec<NewTopic> {
+        let missing = self.wanted.iter().flatten().filter_map(|wanted| match wanted {
+            Wanted::Name(name) if machine.topics().named(name).is_none() => Some(name),
+            Wanted::Name(_) | Wanted::Id(_) => None,
+        });
+        let allowed = missing.filter(|name| check_name(name).is_ok() && !INTERNAL_TOPICS.contains(&name.as_str()));
+        let at_once = PARTITIONS_PER_REQUEST_MAX / usize::try_from(settings.default_partitions).unwrap_or(1).max(1);
+        let new = |name: &TopicName| NewTopic {
+            id: fresh_topic_id(),
+            name: name.to_string(),
+            partitions: settings.default_partitions,
+            configs: Vec::new(),
+        };
+        allowed.take(at_once.max(1)).map(new).collect()
+    }
+
+    fn response(
+        &self,
+        machine: &Machine,
+        status: &LogStatus,
+        settings: &ApiSettings,
+        failed: &BTreeMap<String, i16>,
+    ) -> MetadataResponse {
+        let topics = match &self.wanted {
+            None => machine.topics().iter().map(|topic| self.topic(topic, status)).collect(),
+            Some(wanted) => wanted.iter().map(|wanted| self.one(wanted, machine, status, failed)).collect(),
+        };
+        let mut response = MetadataResponse::default()
+            .with_brokers(status.members.iter().map(broker).collect())
+            .with_cluster_id(Some(StrBytes::from_string(settings.cluster_id.clone())))
+            .with_controller_id(leader(status))
+            .with_topics(topics);
+        if self.cluster_operations && (8..=10).contains(&self.version) {
+            response.cluster_authorized_operations = CLUSTER_OPERATIONS;
+        }
+        response
+    }
+
+    fn one(
+        &self,
+        wanted: &Wanted,
+        machine: &Machine,
+        status: &LogStatus,
+        failed: &BTreeMap<String, i16>,
+    ) -> MetadataResponseTopic {
+        let found = match wanted {
+            Wanted::Name(name) => machine.topics().named(name),
+            Wanted::Id(id) => machine.topics().get(*id),
+        };
+        if let Some(topic) = found {
+            return self.topic(topic, status);
+        }
+        let error = match wanted {
+            // Before the log is replayed nobody can tell what exists.
+            _ if !status.replayed => E::LeaderNotAvailable,
+            Wanted::Id(_) => E::UnknownTopicId,
+            Wanted::Name(name) if check_name(name).is_err() => E::InvalidTopicException,
+            Wanted::Name(_) => E::UnknownTopicOrPartition,
+        };
+        let known_failure = match wanted {
+            Wanted::Name(name) => failed.get(name.as_str()).copied(),
+            Wanted::Id(_) => None,
+        };
+        let code = known_failure.unwrap_or_else(|| told(error, ApiKey::Metadata));
+        let out = MetadataResponseTopic::default().with_error_code(code);
+        match wanted {
+            Wanted::Name(name) => out.with_name(Some(name.clone())),
+            Wanted::Id(id) => out.with_name(None).with_topic_id(Uuid::from_bytes(id.0)),
+        }
+    }
+
+    fn topic(&self, topic: &Topic, status: &LogStatus) -> MetadataResponseTopic {
+        let everyone: Vec<BrokerId> = status.members.iter().map(|member| id(member.node_id)).collect();
+        let leader = leader(status);
+        let error = if leader.0 < 0 { told(E::LeaderNotAvailable, ApiKey::Metadata) } else { 0 };
+        let partition = |index: usize| {
+            MetadataResponsePartition::default()
+                .with_error_code(error)
+                .with_partition_index(i32::try_from(index).expect("partition numbers are i32"))
+                .with_leader_id(leader)
+                .with_leader_epoch(if self.version >= 7 { status.term.leader_epoch() } else { -1 })
+                .with_replica_nodes(everyone.clone())
+                .with_isr_nodes(everyone.clone())
+        };
+        let mut out = MetadataResponseTopic::default()
+            .with_name(Some(TopicName(StrBytes::from_string(topic.name.clone()))))
+            .with_partitions((0..topic.partitions.len()).map(partition).collect());
+        if self.version >= 10 {
+            out.topic_id = Uuid::from_bytes(topic.id.0);
+        }
+        if self.topic_operations && self.version >= 8 {
+            out.topic_authorized_operations = TOPIC_OPERATIONS;
+        }
+        out
+    }
+}
+
+/// A node id as Kafka's broker id; ids beyond are refused at start.
+pub(super) fn id(node_id: u64) -> BrokerId {
+    BrokerId(i32::try_from(node_id).unwrap_or(i32::MAX))
+}
+
+/// The leader of everything, −1 if nobody is known to lead.
+pub(super) fn leader(status: &LogStatus) -> BrokerId {
+    let known = status.leader.filter(|leader| status.members.iter().any(|member| member.node_id == *leader));
+    known.map_or(BrokerId(-1), id)
+}
+
+fn broker(member: &Member) -> MetadataResponseBroker {
+    MetadataResponseBroker::default()
+        .with_node_id(id(member.node_id))
+        .with_host(StrBytes::from_string(member.host.clone()))
+        .with_port(i32::from(member.port))
+        .with_rack(member.rack.clone().map(StrBytes::from_string))
+}

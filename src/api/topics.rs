@@ -1,0 +1,420 @@
+//! CreateTopics (key 19, versions 2–7) and DeleteTopics (key 20, versions 1–6).
+//!
+//! - Each topic is judged alone, in the order of the request. Names, counts, assignments and settings are checked here; what only the log
+//!   can decide (two requests for one name) is refused when the entry is applied.
+//! - Every member replicates everything: any replication factor up to the number of members is taken as all of them, a manual assignment is
+//!   checked and then taken likewise.
+//! - CreateTopics v4 (KIP-464) −1 for the default counts; v5 (KIP-525) answers with the topic's settings; v7 its id.
+//! - DeleteTopics v5 error messages; v6 (KIP-516) by id.
+//! - Not checked: `timeout_ms`; the log's own deadline is shorter than any sensible one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kafka_protocol::error::ResponseError as E;
+use kafka_protocol::messages::create_topics_request::CreatableTopic;
+use kafka_protocol::messages::create_topics_response::{CreatableTopicConfigs, CreatableTopicResult};
+use kafka_protocol::messages::delete_topics_response::DeletableTopicResult;
+use kafka_protocol::messages::{
+    ApiKey, CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest, DeleteTopicsResponse, TopicName,
+};
+use kafka_protocol::protocol::StrBytes;
+use uuid::Uuid;
+
+use super::configs::topic_values;
+use super::metadata::told;
+use super::{ApiSettings, Call, Malformed, Reply, encode, errors};
+use crate::config::limits::{PARTITIONS_MAX, PARTITIONS_PER_REQUEST_MAX};
+use crate::leader::request::{Request, Response};
+use crate::state::Machine;
+use crate::state::command::NewTopic;
+use crate::types::settings::check_topic_config;
+use crate::types::{Refusal, TopicId};
+
+/// Longest name of a topic (Kafka's `Topic.MAX_NAME_LENGTH`): with `-<partition>` it still is a file name.
+const NAME_LENGTH_MAX: usize = 249;
+
+/// An error code with its message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Fault {
+    code: i16,
+    message: String,
+}
+
+fn fault(api: ApiKey, error: E, message: impl Into<String>) -> Fault {
+    Fault { code: told(error, api), message: message.into() }
+}
+
+/// Whether a topic may have that name (Kafka's `Topic.validate`).
+///
+/// # Errors
+/// What is wrong, in Kafka's words.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let wrong = match name {
+        "" => "the empty string is not allowed".to_owned(),
+        "." | ".." => format!("'{name}' is not allowed"),
+        _ if name.len() > NAME_LENGTH_MAX => {
+            format!("the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}")
+        }
+        _ if !name.chars().all(legal) => {
+            format!("'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'")
+        }
+        _ => return Ok(()),
+    };
+    Err(format!("Topic name is invalid: {wrong}"))
+}
+
+/// A random id. Its text never starts with `-`, which command lines would take for an option (as Kafka's `Uuid.randomUuid`).
+pub fn fresh_topic_id() -> TopicId {
+    /// The first character of Kafka's text form (base64url) is the first six bits; this is `-`.
+    const DASH: u8 = 62;
+    loop {
+        let bytes = *Uuid::new_v4().as_bytes();
+        if bytes[0] >> 2 != DASH {
+            return TopicId(bytes);
+        }
+    }
+}
+
+// --- CreateTopics ----------------------------------------------------------------------------------
+
+/// Answers CreateTopics.
+///
+/// # Errors
+/// If the request cannot be decoded.
+pub fn create(call: Call<'_>) -> Result<Reply, Malformed> {
+    let request: CreateTopicsRequest = call.decode("CreateTopics")?;
+    let version = call.version;
+    let members: Vec<u64> = call.api.log.status().members.iter().map(|member| member.node_id).collect();
+    let plan = call.api.log.read(|machine| plan(&request, machine, &call.api.settings, &members));
+    let new: Vec<NewTopic> = plan.iter().filter_map(|(_, planned)| planned.as_ref().ok().cloned()).collect();
+    if request.validate_only || new.is_empty() {
+        return Ok(Reply::Now(encode(&created(plan, members.len(), version), version)));
+    }
+    let caller = Arc::clone(call.caller);
+    let receiver = call.api.log.submit(Arc::clone(&caller), Request::CreateTopics(new));
+    Ok(Reply::Later(Box::pin(async move {
+        let results = per_topic(receiver.await.ok()?, plan.len())?;
+        let refused = |topic: &NewTopic, refusal| Fault {
+            code: errors::code(refusal, ApiKey::CreateTopics, version, &caller),
+            message: creation_refused(refusal, &topic.name),
+        };
+        Some(encode(&created(decided(plan, results, refused), members.len(), version), version))
+    })))
+}
+
+/// Each topic of a request, in order: what is to be created, or why not.
+type Plan = Vec<(TopicName, Result<NewTopic, Fault>)>;
+
+fn plan(request: &CreateTopicsRequest, machine: &Machine, settings: &ApiSettings, members: &[u64]) -> Plan {
+    let mut times: BTreeMap<&str, usize> = BTreeMap::new();
+    for topic in &request.topics {
+        *times.entry(topic.name.as_str()).or_default() += 1;
+    }
+    let mut seen = BTreeSet::new();
+    let existing: usize = machine.topics().iter().map(|topic| topic.partitions.len()).sum();
+    let mut wanted = 0;
+    let once = request.topics.iter().filter(|topic| seen.insert(topic.name.as_str()));
+    let plan_one = |topic: &CreatableTopic| {
+        let planned = if times[topic.name.as_str()] > 1 {
+            Err(fault(ApiKey::CreateTopics, E::InvalidRequest, "Duplicate topic name."))
+        } else {
+            plan_one(topic, machine, settings, members).and_then(|new| {
+                wanted += usize::try_from(new.partitions).unwrap_or(usize::MAX);
+                if wanted > PARTITIONS_PER_REQUEST_MAX || existing + wanted > PARTITIONS_MAX {
+                    wanted -= usize::try_from(new.partitions).unwrap_or(usize::MAX);
+                    return Err(fault(ApiKey::CreateTopics, E::PolicyViolation, TOO_MANY_PARTITIONS));
+                }
+                Ok(new)
+            })
+        };
+        (topic.name.clone(), planned)
+    };
+    once.map(plan_one).collect()
+}
+
+const TOO_MANY_PARTITIONS: &str = "Excessively large number of partitions per request or cluster.";
+
+fn plan_one(
+    topic: &CreatableTopic,
+    machine: &Machine,
+    settings: &ApiSettings,
+    members: &[u64],
+) -> Result<NewTopic, Fault> {
+    let refuse = |error, message: String| Err(fault(ApiKey::CreateTopics, error, message));
+    if let Err(message) = check_name(&topic.name) {
+        return refuse(E::InvalidTopicException, message);
+    }
+    if machine.topics().named(&topic.name).is_some() {
+        return refuse(E::TopicAlreadyExists, format!("Topic '{}' already exists.", topic.name.as_str()));
+    }
+    if let Some(other) = machine.topics().colliding(&topic.name) {
+        let name = topic.name.as_str();
+        return refuse(
+            E::InvalidTopicException,
+            format!("Topic '{name}' collides with existing topic: {}", other.name),
+        );
+    }
+    let partitions = match assigned_partitions(topic, members) {
+        Some(assigned) => assigned?,
+        None => counted_partitions(topic, settings.default_partitions, members.len())?,
+    };
+    let mut configs = Vec::new();
+    for config in &topic.configs {
+        let name = config.name.to_string();
+        let Some(value) = config.value.as_ref().map(ToString::to_string) else {
+            return refuse(E::InvalidConfig, format!("Null value not supported for topic configs: {name}"));
+        };
+        if let Err(message) = check_topic_config(&name, &value) {
+            return refuse(E::InvalidConfig, message);
+        }
+        configs.push((name, value));
+    }
+    Ok(NewTopic { id: fresh_topic_id(), name: topic.name.to_string(), partitions, configs })
+}
+
+/// How many partitions a topic without an assignment gets.
+fn counted_partitions(topic: &CreatableTopic, default_partitions: i32, members: usize) -> Result<i32, Fault> {
+    let refuse = |error, message: String| Err(fault(ApiKey::CreateTopics, error, message));
+    let partitions = if topic.num_partitions == -1 { default_partitions } else { topic.num_partitions };
+    if partitions < 1 {
+        let message = "Number of partitions was set to an invalid non-positive value.";
+        return refuse(E::InvalidPartitions, message.into());
+    }
+    match topic.replication_factor {
+        -1 => Ok(partitions),
+        factor if factor < 1 => {
+            let message = "Replication factor was set to an invalid non-positive value.";
+            refuse(E::InvalidReplicationFactor, message.into())
+        }
+        factor if usize::from(factor.unsigned_abs()) > members => {
+            let message = format!(
+                "Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot be \
+                 reached because only {members} broker(s) are registered."
+            );
+            refuse(E::InvalidReplicationFactor, message)
+        }
+        _ => Ok(partitions),
+    }
+}
+
+/// How many partitions a manual assignment makes, None without one.
+fn assigned_partitions(topic: &CreatableTopic, members: &[u64]) -> Option<Result<i32, Fault>> {
+    if topic.assignments.is_empty() {
+        return None;
+    }
+    let refuse = |error, message: String| Some(Err(fault(ApiKey::CreateTopics, error, message)));
+    if topic.replication_factor != -1 || topic.num_partitions != -1 {
+        let message = "A manual partition assignment was specified, but the number of partitions or the replication factor \
+                       was not set to -1.";
+        return refuse(E::InvalidRequest, message.into());
+    }
+    let mut numbers = BTreeSet::new();
+    for assignment in &topic.assignments {
+        let replicas: BTreeSet<i32> = assignment.broker_ids.iter().map(|broker| broker.0).collect();
+        let known = |broker: &i32| u64::try_from(*broker).is_ok_and(|broker| members.contains(&broker));
+        if replicas.is_empty() || replicas.len() < assignment.broker_ids.len() || !replicas.iter().all(known) {
+            let message = format!(
+                "The manual partition assignment {replicas:?} is empty, or names a broker twice or one that is not there."
+            );
+            return refuse(E::InvalidReplicaAssignment, message);
+        }
+        if !numbers.insert(assignment.partition_index) {
+            let message =
+                format!("Found multiple manual partition assignments for partition {}", assignment.partition_index);
+            return refuse(E::InvalidReplicaAssignment, message);
+        }
+    }
+    let count = i32::try_from(numbers.len()).unwrap_or(i32::MAX);
+    if numbers.first() != Some(&0) || numbers.last() != Some(&(count - 1)) {
+        let message = "partitions should be a consecutive 0-based integer sequence";
+        return refuse(E::InvalidReplicaAssignment, message.into());
+    }
+    Some(Ok(count))
+}
+
+/// The leader's results for those topics of the plan that were asked of it.
+fn decided(plan: Plan, results: Vec<Result<TopicId, Refusal>>, refused: impl Fn(&NewTopic, Refusal) -> Fault) -> Plan {
+    let mut results = results.into_iter();
+    let decide = |(name, planned): (TopicName, Result<NewTopic, Fault>)| {
+        let planned = planned.and_then(|topic| match results.next() {
+            Some(Ok(id)) => Ok(NewTopic { id, ..topic }),
+            Some(Err(refusal)) => Err(refused(&topic, refusal)),
+            None => Err(refused(&topic, Refusal::FateUnknown)),
+        });
+        (name, planned)
+    };
+    plan.into_iter().map(decide).collect()
+}
+
+fn creation_refused(refusal: Refusal, name: &str) -> String {
+    match refusal {
+        Refusal::TopicAlreadyExists => format!("Topic '{name}' already exists."),
+        Refusal::InvalidTopic => format!("Topic '{name}' collides with an existing topic"),
+        other => other.to_string(),
+    }
+}
+
+fn created(plan: Plan, members: usize, version: i16) -> CreateTopicsResponse {
+    let one = |(name, planned): (TopicName, Result<NewTopic, Fault>)| {
+        let out = CreatableTopicResult::default().with_name(name);
+        match planned {
+            Ok(topic) => created_one(out, &topic, members, version),
+            Err(fault) => out
+                .with_error_code(fault.code)
+                .with_error_message(Some(StrBytes::from_string(fault.message)))
+                .with_configs(Some(Vec::new())),
+        }
+    };
+    CreateTopicsResponse::default().with_topics(plan.into_iter().map(one).collect())
+}
+
+fn created_one(out: CreatableTopicResult, topic: &NewTopic, members: usize, version: i16) -> CreatableTopicResult {
+    let mut out = out.with_error_message(None);
+    if version >= 7 {
+        out.topic_id = Uuid::from_bytes(topic.id.0);
+    }
+    if version >= 5 {
+        let configs: BTreeMap<String, String> = topic.configs.iter().cloned().collect();
+        let one = |value: super::configs::Value| {
+            CreatableTopicConfigs::default()
+                .with_name(StrBytes::from_string(value.name))
+                .with_value(value.value.map(StrBytes::from_string))
+                .with_config_source(value.source)
+        };
+        out.num_partitions = topic.partitions;
+        out.replication_factor = i16::try_from(members).unwrap_or(i16::MAX);
+        out.configs = Some(topic_values(&configs).map(one).collect());
+    }
+    out
+}
+
+/// A response as one result per topic; None closes the connection.
+fn per_topic(response: Response, asked: usize) -> Option<Vec<Result<TopicId, Refusal>>> {
+    match response {
+        Response::Topics(results) => Some(results),
+        Response::Refused(refusal) => Some(vec![Err(refusal); asked]),
+        _ => None,
+    }
+}
+
+// --- DeleteTopics ----------------------------------------------------------------------------------
+
+/// A topic to delete, as it is named in the request.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Target {
+    Name(TopicName),
+    Id(TopicId),
+}
+
+/// Each topic of a request: its name where known, its id, or why it is not deleted.
+struct Deletion {
+    name: Option<TopicName>,
+    id: TopicId,
+    result: Result<(), Fault>,
+}
+
+/// Answers DeleteTopics.
+///
+/// # Errors
+/// If the request cannot be decoded.
+pub fn delete(call: Call<'_>) -> Result<Reply, Malformed> {
+    let request: DeleteTopicsRequest = call.decode("DeleteTopics")?;
+    let version = call.version;
+    let mut deletions = call.api.log.read(|machine| deletions(&request, machine, version));
+    let ids: Vec<TopicId> = deletions.iter().filter(|one| one.result.is_ok()).map(|one| one.id).collect();
+    if ids.is_empty() {
+        return Ok(Reply::Now(encode(&deleted(deletions, version), version)));
+    }
+    let caller = Arc::clone(call.caller);
+    let receiver = call.api.log.submit(Arc::clone(&caller), Request::DeleteTopics(ids));
+    Ok(Reply::Later(Box::pin(async move {
+        let mut results = per_topic(receiver.await.ok()?, deletions.len())?.into_iter();
+        for one in deletions.iter_mut().filter(|one| one.result.is_ok()) {
+            let refusal = results.next().unwrap_or(Err(Refusal::FateUnknown)).err();
+            // Deleted by someone else meanwhile: who asked by name knows no id.
+            let by_name = |refusal| {
+                if version < 6 && refusal == Refusal::UnknownTopicId {
+                    Refusal::UnknownTopicOrPartition
+                } else {
+                    refusal
+                }
+            };
+            if let Some(refusal) = refusal.map(by_name) {
+                let code = errors::code(refusal, ApiKey::DeleteTopics, version, &caller);
+                one.result = Err(Fault { code, message: refusal.to_string() });
+            }
+        }
+        Some(encode(&deleted(deletions, version), version))
+    })))
+}
+
+fn deletions(request: &DeleteTopicsRequest, machine: &Machine, version: i16) -> Vec<Deletion> {
+    let mut out = Vec::new();
+    let refused = |name, id: Uuid, error, message: &str| Deletion {
+        name,
+        id: TopicId(*id.as_bytes()),
+        result: Err(fault(ApiKey::DeleteTopics, error, message)),
+    };
+    let mut targets = Vec::new();
+    if version < 6 {
+        targets.extend(request.topic_names.iter().cloned().map(Target::Name));
+    }
+    for topic in &request.topics {
+        match (&topic.name, topic.topic_id.is_nil()) {
+            (Some(name), true) => targets.push(Target::Name(name.clone())),
+            (None, false) => targets.push(Target::Id(TopicId(*topic.topic_id.as_bytes()))),
+            (None, true) => {
+                out.push(refused(None, topic.topic_id, E::InvalidRequest, "Neither topic name nor id were specified."));
+            }
+            (Some(name), false) => {
+                let message = "You may not specify both topic name and topic id.";
+                out.push(refused(Some(name.clone()), topic.topic_id, E::InvalidRequest, message));
+            }
+        }
+    }
+    let mut seen = BTreeSet::new();
+    for target in targets {
+        let found = match &target {
+            Target::Name(name) => machine.topics().named(name),
+            Target::Id(id) => machine.topics().get(*id),
+        };
+        let nil = Uuid::nil();
+        out.push(match (&target, found) {
+            (_, Some(topic)) if !seen.insert(topic.id) => {
+                let name = TopicName(StrBytes::from_string(topic.name.clone()));
+                refused(Some(name), nil, E::InvalidRequest, "The topic is named more than once.")
+            }
+            (_, Some(topic)) => Deletion {
+                name: Some(TopicName(StrBytes::from_string(topic.name.clone()))),
+                id: topic.id,
+                result: Ok(()),
+            },
+            (Target::Name(name), None) => {
+                let message = "This server does not host this topic-partition.";
+                refused(Some(name.clone()), nil, E::UnknownTopicOrPartition, message)
+            }
+            (Target::Id(id), None) => {
+                let message = "This server does not host this topic ID.";
+                refused(None, Uuid::from_bytes(id.0), E::UnknownTopicId, message)
+            }
+        });
+    }
+    out
+}
+
+fn deleted(deletions: Vec<Deletion>, version: i16) -> DeleteTopicsResponse {
+    let one = |deletion: Deletion| {
+        let mut out = DeletableTopicResult::default().with_name(deletion.name);
+        if version >= 6 {
+            out.topic_id = Uuid::from_bytes(deletion.id.0);
+        }
+        if let Err(fault) = deletion.result {
+            out.error_code = fault.code;
+            out.error_message = (version >= 5).then(|| StrBytes::from_string(fault.message));
+        }
+        out
+    };
+    DeleteTopicsResponse::default().with_responses(deletions.into_iter().map(one).collect())
+}
