@@ -138,6 +138,10 @@ impl Index {
             Some((index, term)) if index >= from => from.0.checked_sub(1).map(|last| (LogIndex(last), term)),
             before => before,
         };
+        // A run that began below the purged index may now end there.
+        if let Some(purged) = self.purged {
+            self.purge(purged);
+        }
     }
 
     /// Forgets entries up to `index`.
@@ -242,5 +246,16 @@ mod tests {
         index.purge(LogIndex(20));
         assert_eq!((index.first(), index.last(), index.next()), (None, None, LogIndex(21)));
         assert!(!index.accepts(LogIndex(20)) && index.accepts(LogIndex(21)));
+    }
+
+    #[test]
+    fn a_truncation_below_the_purged_index_leaves_an_empty_log() {
+        let mut index = Index::default();
+        let file = file(1);
+        (0..15).for_each(|i| index.push(&file, LogIndex(i), Term(1), i * 10));
+        index.purge(LogIndex(13));
+        index.truncate_from(LogIndex(11));
+        assert_eq!((index.first(), index.last(), index.next()), (None, None, LogIndex(14)));
+        assert!(index.accepts(LogIndex(14)));
     }
 }
