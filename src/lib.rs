@@ -62,6 +62,13 @@ pub mod api;
     clippy::disallowed_methods,
     reason = "an I/O room: threads, clocks and unordered maps are its trade"
 )]
+pub mod net;
+
+#[allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "an I/O room: threads, clocks and unordered maps are its trade"
+)]
 pub mod admin;
 
 pub mod cli;

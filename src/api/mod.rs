@@ -9,15 +9,27 @@
 
 pub mod cluster;
 pub mod configs;
+pub mod context;
 pub mod errors;
+pub mod fetch;
+pub mod handshake;
+pub mod list_offsets;
 pub mod metadata;
+pub mod metrics;
+pub mod produce;
+pub mod shape;
+pub mod shapes;
 pub mod topics;
+pub mod transactions;
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
+use kafka_protocol::messages::ApiKey;
+use kafka_protocol::protocol::decode_request_header_from_buffer;
+
+pub use context::{Call, Encoded, Malformed, Reply, TopicRef, encode};
+use shape::Shape;
 
 use crate::leader::request::Caller;
 use crate::log::Log;
@@ -45,45 +57,8 @@ pub struct ApiSettings {
     pub default_partitions: i32,
     /// `transaction.max.timeout.ms`, for DescribeConfigs.
     pub transaction_max_timeout_ms: i32,
-    /// Whether two TV2 features are finalized: `transaction.version` 2 (else 0: TV1 only).
+    /// The finalized level of the feature `transaction.version`: 2, or 0 where only TV1 is served.
     pub transaction_version: i16,
-}
-
-/// One request of one connection.
-pub struct Call<'a> {
-    /// What it may use.
-    pub api: &'a Api,
-    /// Who asks; ApiVersions replaces it when the client names its software.
-    pub caller: &'a mut Arc<Caller>,
-    /// Version of the request, within the table's range.
-    pub version: i16,
-    /// The body, behind the request header.
-    pub body: Bytes,
-}
-
-/// A response body in pieces, without size and response header.
-pub type Encoded = Vec<Bytes>;
-
-/// How a request is answered.
-pub enum Reply {
-    /// Not at all: Produce with acks=0.
-    Nothing,
-    /// At once.
-    Now(Encoded),
-    /// Later; None closes the connection.
-    Later(Pin<Box<dyn Future<Output = Option<Encoded>> + Send>>),
-}
-
-/// The request cannot be decoded: the connection is closed and the reason logged.
-#[derive(Debug, thiserror::Error)]
-#[error("malformed {api} v{version}: {reason}")]
-pub struct Malformed {
-    /// Which API.
-    pub api: &'static str,
-    /// Which version.
-    pub version: i16,
-    /// What is wrong.
-    pub reason: String,
 }
 
 /// A handler: the synchronous half; whatever waits goes into [`Reply::Later`].
@@ -92,7 +67,7 @@ pub type Handler = fn(Call<'_>) -> Result<Reply, Malformed>;
 /// One row of the table.
 pub struct ApiRow {
     /// Kafka's API key.
-    pub key: i16,
+    pub key: ApiKey,
     /// Kafka's name for it.
     pub name: &'static str,
     /// Lowest version advertised.
@@ -101,29 +76,200 @@ pub struct ApiRow {
     pub max: i16,
     /// Lowest version served; differs from `min` only for Produce (KAFKA-18659).
     pub served_from: i16,
+    /// The request's shape, walked over before it is decoded.
+    pub shape: &'static Shape,
+    /// Whether the request may add to the log, so that it waits until the sequencer admits more.
+    pub admission: bool,
     /// Who serves it.
     pub handler: Handler,
 }
 
-impl Call<'_> {
-    /// Decodes the body, which must be consumed to the last byte.
-    ///
-    /// # Errors
-    /// If the bytes are not such a request.
-    pub fn decode<R: kafka_protocol::protocol::Decodable>(&self, api: &'static str) -> Result<R, Malformed> {
-        let malformed = |reason: String| Malformed { api, version: self.version, reason };
-        let mut body = self.body.clone();
-        let request = R::decode(&mut body, self.version).map_err(|error| malformed(error.to_string()))?;
-        if body.is_empty() { Ok(request) } else { Err(malformed(format!("{} bytes left over", body.len()))) }
+const fn row(
+    key: ApiKey,
+    name: &'static str,
+    (min, max): (i16, i16),
+    shape: &'static Shape,
+    handler: Handler,
+) -> ApiRow {
+    ApiRow { key, name, min, max, served_from: min, shape, admission: false, handler }
+}
+
+impl ApiRow {
+    const fn served_from(mut self, version: i16) -> Self {
+        self.served_from = version;
+        self
+    }
+
+    /// It may add to the log.
+    const fn writes(mut self) -> Self {
+        self.admission = true;
+        self
     }
 }
 
-/// Encodes a response body.
+/// What we serve, by key.
 ///
-/// # Panics
-/// If the response has a field that its version cannot carry: a bug of the handler.
-pub fn encode<R: kafka_protocol::protocol::Encodable>(response: &R, version: i16) -> Encoded {
-    let mut body = bytes::BytesMut::new();
-    response.encode(&mut body, version).expect("a handler fills only what the version has");
-    vec![body.freeze()]
+/// Never taken from the crate's `ApiKey::valid_versions()`: it promises OffsetCommit 10, OffsetFetch 10 and
+/// InitProducerId 6, which its decoders refuse.
+pub static APIS: &[ApiRow] = &[
+    row(ApiKey::Produce, "Produce", (0, 13), &shapes::PRODUCE, produce::handle).served_from(3).writes(),
+    row(ApiKey::Fetch, "Fetch", (4, 18), &shapes::FETCH, fetch::handle),
+    row(ApiKey::ListOffsets, "ListOffsets", (1, 10), &shapes::LIST_OFFSETS, list_offsets::handle),
+    row(ApiKey::Metadata, "Metadata", (0, 13), &shapes::METADATA, metadata::handle),
+    row(ApiKey::FindCoordinator, "FindCoordinator", (0, 6), &shapes::FIND_COORDINATOR, cluster::find_coordinator),
+    row(ApiKey::ApiVersions, "ApiVersions", (0, 4), &shapes::API_VERSIONS, handshake::handle),
+    row(ApiKey::CreateTopics, "CreateTopics", (2, 7), &shapes::CREATE_TOPICS, topics::create).writes(),
+    row(ApiKey::DeleteTopics, "DeleteTopics", (1, 6), &shapes::DELETE_TOPICS, topics::delete).writes(),
+    row(ApiKey::InitProducerId, "InitProducerId", (0, 5), &shapes::INIT_PRODUCER_ID, transactions::init).writes(),
+    row(
+        ApiKey::OffsetForLeaderEpoch,
+        "OffsetForLeaderEpoch",
+        (2, 4),
+        &shapes::OFFSET_FOR_LEADER_EPOCH,
+        list_offsets::handle_leader_epoch,
+    ),
+    row(
+        ApiKey::AddPartitionsToTxn,
+        "AddPartitionsToTxn",
+        (0, 5),
+        &shapes::ADD_PARTITIONS_TO_TXN,
+        transactions::add_partitions,
+    )
+    .writes(),
+    row(ApiKey::AddOffsetsToTxn, "AddOffsetsToTxn", (0, 4), &shapes::ADD_OFFSETS_TO_TXN, transactions::add_offsets)
+        .writes(),
+    row(ApiKey::EndTxn, "EndTxn", (0, 5), &shapes::END_TXN, transactions::end).writes(),
+    row(ApiKey::TxnOffsetCommit, "TxnOffsetCommit", (0, 5), &shapes::TXN_OFFSET_COMMIT, transactions::commit_offsets)
+        .writes(),
+    row(ApiKey::DescribeConfigs, "DescribeConfigs", (1, 4), &shapes::DESCRIBE_CONFIGS, configs::handle),
+    row(ApiKey::DescribeCluster, "DescribeCluster", (0, 2), &shapes::DESCRIBE_CLUSTER, cluster::describe),
+];
+
+/// Why a frame is not a request that can be served; the connection is closed.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// Shorter than key, version and correlation id.
+    #[error("a frame of {0} bytes is too short for a request")]
+    Short(usize),
+    /// Not in the table.
+    #[error("API key {0} is not served")]
+    UnknownApi(i16),
+    /// Outside the table's range.
+    #[error("{api} version {version} is not served")]
+    UnsupportedVersion {
+        /// Which API.
+        api: &'static str,
+        /// Which version.
+        version: i16,
+    },
+    /// The request header cannot be decoded.
+    #[error("malformed header of {api} v{version}: {reason}")]
+    Header {
+        /// Which API.
+        api: &'static str,
+        /// Which version.
+        version: i16,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The body cannot be decoded.
+    #[error(transparent)]
+    Body(#[from] Malformed),
 }
+
+/// A frame whose key and version are in the table.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    row: usize,
+    version: i16,
+    correlation_id: i32,
+    bytes: Bytes,
+}
+
+/// A request that was taken on.
+pub struct Called {
+    /// Which row of the table, for metrics.
+    pub row: usize,
+    /// The response header: the request's correlation id,
+    pub correlation_id: i32,
+    /// and in header version 1 an empty list of tagged fields.
+    pub header_version: i16,
+    /// The answer.
+    pub reply: Reply,
+}
+
+impl Frame {
+    /// Finds the table's row of a frame.
+    ///
+    /// # Errors
+    /// If the frame is too short or its API or version is not served. ApiVersions of an unknown version passes: it is
+    /// answered in version 0 (KIP-511).
+    pub fn parse(bytes: Bytes) -> Result<Self, Fault> {
+        let mut head = &bytes[..];
+        if head.len() < 8 {
+            return Err(Fault::Short(head.len()));
+        }
+        let (key, version, correlation_id) = (head.get_i16(), head.get_i16(), head.get_i32());
+        let row = APIS.iter().position(|row| row.key as i16 == key).ok_or(Fault::UnknownApi(key))?;
+        let ApiRow { name, max, .. } = APIS[row];
+        let known = (0..=max).contains(&version) && (version >= APIS[row].min);
+        if known || APIS[row].key == ApiKey::ApiVersions {
+            Ok(Self { row, version, correlation_id, bytes })
+        } else {
+            Err(Fault::UnsupportedVersion { api: name, version })
+        }
+    }
+
+    /// Whether it must wait until the sequencer admits more.
+    pub fn waits_for_admission(&self) -> bool {
+        APIS[self.row].admission
+    }
+
+    /// The number by which the client knows the answer.
+    pub fn correlation_id(&self) -> i32 {
+        self.correlation_id
+    }
+
+    /// Kafka's name of the API.
+    pub fn api(&self) -> &'static str {
+        APIS[self.row].name
+    }
+}
+
+impl Api {
+    /// Runs the synchronous half of the request: decodes it and hands it to the leader.
+    ///
+    /// # Errors
+    /// If the request cannot be decoded: the connection must be closed.
+    pub fn call(&self, caller: &mut Arc<Caller>, frame: Frame) -> Result<Called, Fault> {
+        let Frame { row: index, version, correlation_id, bytes } = frame;
+        let row = &APIS[index];
+        let answer = |header_version, reply| Ok(Called { row: index, correlation_id, header_version, reply });
+        if row.key == ApiKey::ApiVersions && !(row.min..=row.max).contains(&version) {
+            return answer(0, handshake::unsupported());
+        }
+        let mut body = bytes;
+        let header = decode_request_header_from_buffer(&mut body).map_err(|error| Fault::Header {
+            api: row.name,
+            version,
+            reason: error.to_string(),
+        })?;
+        let client_id = header.client_id.as_deref().unwrap_or_default();
+        if *caller.client_id != *client_id {
+            Arc::make_mut(caller).client_id = client_id.into();
+        }
+        if version < row.served_from {
+            return answer(0, produce::refuse_old_version(version, body)?);
+        }
+        row.shape.check(version, &body).map_err(|fault| Malformed {
+            api: row.name,
+            version,
+            reason: fault.to_string(),
+        })?;
+        let reply = (row.handler)(Call { api: self, caller, version, body })?;
+        answer(row.key.response_header_version(version), reply)
+    }
+}
+
+#[cfg(test)]
+mod tests;

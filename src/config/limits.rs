@@ -106,8 +106,58 @@ pub const FREE_BYTES_MIN: u64 = 64 << 20;
 /// Fetches times partitions that wait to be woken, over all clients: about 100 bytes each. A fetch beyond it waits out
 /// its time without being woken by new data.
 pub const FETCH_WAITS_MAX: usize = 1 << 18;
+
 /// Partitions that one request may create (Kafka's controller stops at 10,000 too): an entry must not keep apply busy for long. More is refused (44).
 pub const PARTITIONS_PER_REQUEST_MAX: usize = 10_000;
 
 /// Partitions of the cluster: each is state in memory and a folder on every node. More is refused (44).
 pub const PARTITIONS_MAX: usize = 200_000;
+
+// --- net, api ---------------------------------------------------------------------------------------
+
+/// Array elements of one request, of all arrays together: Kafka's own advice ends at 200,000 partitions in a cluster, and
+/// an element takes up to ten times its bytes once decoded. A request with more is malformed.
+pub const REQUEST_ELEMENTS_MAX: usize = 250_000;
+
+/// Tagged fields of one request, of all its structs together. No client sends any that we do not know. A request with more is malformed.
+pub const REQUEST_TAGGED_FIELDS_MAX: usize = 10_000;
+
+/// Topics whose metric handles are kept at hand. When full the handles are dropped and looked up again; no count is lost.
+pub const TOPIC_METRICS_MAX: usize = 10_000;
+
+/// How far a record's time may lie ahead of the broker's (Kafka's `message.timestamp.after.max.ms`): beyond, INVALID_TIMESTAMP.
+pub const TIMESTAMP_AFTER_MS_MAX: i64 = 3_600_000;
+
+/// Bytes of records in one fetch response (Kafka's and Redpanda's `fetch.max.bytes`), whatever the client asks for.
+pub const FETCH_BYTES_MAX: usize = 57_671_680;
+
+/// Longest wait of a fetch, whatever the client asks for: a connection is not held longer than it may be idle.
+pub const FETCH_WAIT_MS_MAX: i32 = 300_000;
+
+/// Connections at a time (each has a task and small buffers). One more is closed as soon as it is accepted.
+pub const CONNECTIONS_MAX: usize = 10_000;
+
+/// Bytes of all requests in memory that are not answered. When full, frames that began wait, and sockets are not read.
+pub const REQUESTS_BYTES_MAX: usize = 256 << 20;
+
+/// How long a frame that began may wait for the byte budget before its connection is closed: what it holds may be what
+/// the others wait for.
+pub const BUDGET_WAIT_MS_MAX: u64 = 10_000;
+
+/// Requests of one connection in work. When full the socket is not read. Clients keep 5 in flight (Java), librdkafka up to 1,000,000 on paper.
+pub const PIPELINE_REQUESTS_MAX: usize = 128;
+
+/// Bytes of requests of one connection in work, above which no further one is begun.
+pub const PIPELINE_BYTES_MAX: usize = 32 << 20;
+
+/// Bytes of answers that a connection has not taken, above which none is added and nothing is read.
+pub const OUTBOX_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of a frame that are allocated on its word alone; beyond, the buffer grows with what arrives.
+pub const FRAME_EAGER_BYTES: usize = 128 << 10;
+
+/// Bytes read ahead from a socket: several small requests with one system call. Every connection has such a buffer.
+pub const SOCKET_READ_BYTES: usize = 8 << 10;
+
+/// Pause after a failed accept (no descriptors left).
+pub const ACCEPT_RETRY_MS: u64 = 100;

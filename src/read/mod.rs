@@ -13,7 +13,8 @@ use tokio::time::Instant;
 use plan::{Answer, Ask, Gathered, gather};
 use waiters::Waiters;
 
-use crate::segments::{Bounds, ReadBatches, SegmentError, Segments};
+use crate::segments::Segments;
+pub use crate::segments::{Bounds, ReadBatches, SegmentError};
 use crate::types::{LogIndex, Offset, TopicPartition};
 
 /// A fetch, without Kafka structs.

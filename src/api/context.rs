@@ -1,0 +1,133 @@
+//! What a handler gets and gives: [`Call`] in, [`Reply`] out, and the few steps that all handlers share.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::{Bytes, BytesMut};
+use kafka_protocol::protocol::{Decodable, Encodable};
+use tokio::sync::oneshot;
+
+use super::Api;
+use crate::leader::request::{Caller, Request, Response};
+use crate::state::Machine;
+use crate::state::topics::Topic;
+use crate::types::TopicId;
+
+/// One request of one connection.
+pub struct Call<'a> {
+    /// What it may use.
+    pub api: &'a Api,
+    /// Who asks; ApiVersions replaces it when the client names its software.
+    pub caller: &'a mut Arc<Caller>,
+    /// Version of the request, within the table's range.
+    pub version: i16,
+    /// The body, behind the request header.
+    pub body: Bytes,
+}
+
+/// A response body in pieces, without size and response header.
+pub type Encoded = Vec<Bytes>;
+
+/// How a request is answered.
+pub enum Reply {
+    /// Not at all (Produce with acks=0); false closes the connection, the only way to tell of an error.
+    Silent(Pin<Box<dyn Future<Output = bool> + Send>>),
+    /// At once.
+    Now(Encoded),
+    /// Later; None closes the connection.
+    Later(Pin<Box<dyn Future<Output = Option<Encoded>> + Send>>),
+}
+
+impl Reply {
+    /// An answer that is worked out by a future.
+    pub fn later(answer: impl Future<Output = Option<Encoded>> + Send + 'static) -> Self {
+        Reply::Later(Box::pin(answer))
+    }
+
+    /// A response that is ready.
+    pub fn now<R: Encodable>(response: &R, version: i16) -> Self {
+        Reply::Now(encode(response, version))
+    }
+}
+
+/// The request cannot be decoded: the connection is closed and the reason logged.
+#[derive(Debug, thiserror::Error)]
+#[error("malformed {api} v{version}: {reason}")]
+pub struct Malformed {
+    /// Which API.
+    pub api: &'static str,
+    /// Which version.
+    pub version: i16,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl Call<'_> {
+    /// Decodes the body, which must be consumed to the last byte.
+    ///
+    /// # Errors
+    /// If the bytes are not such a request.
+    pub fn decode<R: Decodable>(&self, api: &'static str) -> Result<R, Malformed> {
+        let malformed = |reason: String| Malformed { api, version: self.version, reason };
+        let mut body = self.body.clone();
+        let request = R::decode(&mut body, self.version).map_err(|error| malformed(error.to_string()))?;
+        if body.is_empty() { Ok(request) } else { Err(malformed(format!("{} bytes left over", body.len()))) }
+    }
+
+    /// Hands a request to the leader; decisions keep the order of these calls.
+    pub fn submit(&self, request: Request) -> oneshot::Receiver<Response> {
+        self.api.log.submit(Arc::clone(self.caller), request)
+    }
+
+    /// Hands a request to the leader and answers with what `shape` makes of the response; `None` closes the connection.
+    ///
+    /// A response that is there already (a staged acknowledgement, a refusal) is encoded without a task switch.
+    pub fn answer(&self, request: Request, shape: impl FnOnce(Response) -> Option<Encoded> + Send + 'static) -> Reply {
+        let mut receiver = self.submit(request);
+        match receiver.try_recv() {
+            Ok(response) => match shape(response) {
+                Some(encoded) => Reply::Now(encoded),
+                None => Reply::later(std::future::ready(None)),
+            },
+            Err(oneshot::error::TryRecvError::Closed) => Reply::later(std::future::ready(None)),
+            Err(oneshot::error::TryRecvError::Empty) => Reply::later(async move { shape(receiver.await.ok()?) }),
+        }
+    }
+}
+
+/// Encodes a response body.
+///
+/// # Panics
+/// If the response has a field that its version cannot carry: a bug of the handler.
+pub fn encode<R: Encodable>(response: &R, version: i16) -> Encoded {
+    let size = response.compute_size(version).expect("a handler fills only what the version has");
+    let mut body = BytesMut::with_capacity(size);
+    response.encode(&mut body, version).expect("a handler fills only what the version has");
+    vec![body.freeze()]
+}
+
+/// How a request names a topic: by name, or (KIP-516) by id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TopicRef<'a> {
+    /// By name.
+    Name(&'a str),
+    /// By id.
+    Id(TopicId),
+}
+
+impl TopicRef<'_> {
+    /// The topic, if it exists.
+    pub fn resolve<'m>(&self, machine: &'m Machine) -> Option<&'m Arc<Topic>> {
+        match self {
+            TopicRef::Name(name) => machine.topics().named(name),
+            TopicRef::Id(id) => machine.topics().get(*id),
+        }
+    }
+}
+
+/// The broker's wall clock, milliseconds since the Unix epoch.
+pub fn wall_clock_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}

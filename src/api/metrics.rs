@@ -1,0 +1,88 @@
+//! What the API room counts. Handles are looked up once; a request only adds to them.
+//!
+//! `redpanda_kafka_handler_latency_seconds{handler}` for every API, `redpanda_kafka_request_latency_seconds{request}`
+//! for produce and consume (a fetch's long poll excluded), bytes and records per topic,
+//! `katomic_api_errors_total{api,error}`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use kafka_protocol::error::ResponseError;
+use kafka_protocol::messages::ApiKey;
+use metrics::{Counter, Histogram, counter, histogram};
+use parking_lot::RwLock;
+
+use super::APIS;
+use crate::config::limits::TOPIC_METRICS_MAX;
+use crate::state::topics::Topic;
+use crate::types::TopicId;
+
+static HANDLERS: LazyLock<Vec<Histogram>> = LazyLock::new(|| {
+    APIS.iter().map(|row| histogram!("redpanda_kafka_handler_latency_seconds", "handler" => row.name)).collect()
+});
+static PRODUCE: LazyLock<Histogram> =
+    LazyLock::new(|| histogram!("redpanda_kafka_request_latency_seconds", "redpanda_request" => "produce"));
+static CONSUME: LazyLock<Histogram> =
+    LazyLock::new(|| histogram!("redpanda_kafka_request_latency_seconds", "redpanda_request" => "consume"));
+static TOPICS: LazyLock<RwLock<BTreeMap<TopicId, Arc<TopicMetrics>>>> = LazyLock::new(RwLock::default);
+
+/// A request of this row of the table was answered: `took` from the request's last byte to the answer, `busy` the part
+/// of it in which the handler worked and did not wait.
+pub fn answered(row: usize, took: Duration, busy: Duration) {
+    match APIS[row].key {
+        ApiKey::Produce => {
+            PRODUCE.record(took);
+            HANDLERS[row].record(took);
+        }
+        // A long poll waits because there is nothing to read, not because we are slow.
+        ApiKey::Fetch => {
+            CONSUME.record(busy);
+            HANDLERS[row].record(busy);
+        }
+        _ => HANDLERS[row].record(took),
+    }
+}
+
+/// An error was told to a client.
+pub fn count_error(api: ApiKey, error: ResponseError) {
+    let name = APIS.iter().find(|row| row.key == api).map_or("other", |row| row.name);
+    counter!("katomic_api_errors_total", "api" => name, "error" => format!("{error:?}")).increment(1);
+}
+
+/// One topic's counters.
+pub struct TopicMetrics {
+    /// Bytes of batches that producers sent.
+    pub produced_bytes: Counter,
+    /// Records in them.
+    pub produced_records: Counter,
+    /// Bytes of batches that were sent to consumers.
+    pub fetched_bytes: Counter,
+    /// Records in them.
+    pub fetched_records: Counter,
+}
+
+/// The counters of a topic.
+pub fn of_topic(topic: &Topic) -> Arc<TopicMetrics> {
+    if let Some(known) = TOPICS.read().get(&topic.id) {
+        return Arc::clone(known);
+    }
+    let bytes = |request: &'static str| {
+        counter!("redpanda_kafka_request_bytes_total", "redpanda_namespace" => "kafka",
+            "redpanda_topic" => topic.name.clone(), "redpanda_request" => request)
+    };
+    let fresh = Arc::new(TopicMetrics {
+        produced_bytes: bytes("produce"),
+        fetched_bytes: bytes("consume"),
+        produced_records: counter!("redpanda_kafka_records_produced_total", "redpanda_namespace" => "kafka",
+            "redpanda_topic" => topic.name.clone()),
+        fetched_records: counter!("redpanda_kafka_records_fetched_total", "redpanda_namespace" => "kafka",
+            "redpanda_topic" => topic.name.clone()),
+    });
+    let mut topics = TOPICS.write();
+    if topics.len() >= TOPIC_METRICS_MAX {
+        topics.clear(); // handles only: the counts live in the exporter
+    }
+    topics.insert(topic.id, Arc::clone(&fresh));
+    fresh
+}

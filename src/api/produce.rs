@@ -1,0 +1,378 @@
+//! Produce (key 0), versions 3–13, advertised from 0.
+//!
+//! - v3 transactional id, magic 2 only; v5 log start offset; v7 zstd; v8 (KIP-467) record errors and a message;
+//!   v9 flexible; v10 (KIP-951) leader hints; v12 (KIP-890) adds partitions to the transaction; v13 (KIP-516) topic ids.
+//! - v0–2 are answered UNSUPPORTED_VERSION: librdkafka ≤ 2.8 drops compression if they are not advertised (KAFKA-18659).
+//! - Each partition is judged alone, in the order of Kafka's `ProduceRequest.validateRecords` and `UnifiedLog`; the good
+//!   ones go to the leader as one request. acks=0 and 1 are carried out as −1; with 0 nothing is sent, and an error
+//!   closes the connection.
+//! - Staged batches have no offset yet: −1, or −n for clients that add the record's index (transactions.md §1).
+//! - Not checked: the records inside a batch. The header's counts, times and CRC are.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use kafka_protocol::error::ResponseError as E;
+use kafka_protocol::messages::produce_request::TopicProduceData;
+use kafka_protocol::messages::produce_response::{
+    BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceResponse, TopicProduceResponse,
+};
+use kafka_protocol::messages::{ApiKey, ProduceRequest, TopicName};
+use kafka_protocol::protocol::StrBytes;
+use uuid::Uuid;
+
+use super::context::{TopicRef, wall_clock_ms};
+use super::errors::{self, JAVA};
+use super::metrics::{self, TopicMetrics};
+use super::{Call, Encoded, Malformed, Reply, encode};
+use crate::config::limits::TIMESTAMP_AFTER_MS_MAX;
+use crate::leader::request::{Acked, Caller, Produce, Request, Response};
+use crate::state::topics::Topic;
+use crate::types::record_batch::{BatchFault, HEADER_BYTES};
+use crate::types::{RecordBatch, TopicId, TopicPartition};
+
+/// Why a partition's records are refused before the leader is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rejected {
+    error: E,
+    message: Option<String>,
+    /// The record at fault, where the header tells.
+    record: Option<i32>,
+}
+
+impl Rejected {
+    fn new(error: E, message: impl Into<String>) -> Self {
+        Self { error, message: Some(message.into()), record: None }
+    }
+
+    fn plain(error: E) -> Self {
+        Self { error, message: None, record: None }
+    }
+}
+
+/// One partition of the request.
+struct Part {
+    index: i32,
+    /// The batch's bytes and records, or why it is refused.
+    verdict: Result<(usize, i32), Rejected>,
+    metrics: Option<Arc<TopicMetrics>>,
+}
+
+/// One topic of the request.
+struct Parts {
+    name: TopicName,
+    id: Uuid,
+    parts: Vec<Part>,
+}
+
+/// Answers Produce.
+///
+/// # Errors
+/// If the request cannot be decoded.
+pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
+    let request: ProduceRequest = call.decode("Produce")?;
+    let (acks, version) = (request.acks, call.version);
+    let transactional_id: Option<Arc<str>> = request.transactional_id.as_ref().map(|id| Arc::from(id.0.as_str()));
+    let (mut topics, batches) = judge(&call, request, transactional_id.as_deref());
+    if !matches!(acks, -1..=1) {
+        for part in topics.iter_mut().flat_map(|topic| &mut topic.parts) {
+            part.verdict = Err(Rejected::plain(E::InvalidRequiredAcks));
+        }
+        return Ok(Reply::Now(respond(topics, Vec::new(), version, call.caller)));
+    }
+    if batches.is_empty() {
+        return Ok(match acks {
+            0 => Reply::Silent(Box::pin(std::future::ready(topics.is_empty()))),
+            _ => Reply::Now(respond(topics, Vec::new(), version, call.caller)),
+        });
+    }
+    let count = batches.len();
+    let produce = Request::Produce(Produce { version, transactional_id, batches });
+    if acks == 0 {
+        let receiver = call.submit(produce);
+        let all_good = topics.iter().flat_map(|topic| &topic.parts).all(|part| part.verdict.is_ok());
+        return Ok(Reply::Silent(Box::pin(async move {
+            let written = match receiver.await {
+                Ok(Response::Produced(results)) => results.iter().all(Result::is_ok),
+                _ => false,
+            };
+            all_good && written
+        })));
+    }
+    let caller = Arc::clone(call.caller);
+    Ok(call.answer(produce, move |response| {
+        let results = match response {
+            Response::Produced(results) => results,
+            Response::Refused(refusal) => vec![Err(refusal); count],
+            _ => return None,
+        };
+        Some(respond(topics, results, version, &caller))
+    }))
+}
+
+/// Judges every partition; the batches of the good ones, in order, go to the leader.
+fn judge(
+    call: &Call<'_>,
+    request: ProduceRequest,
+    transactional_id: Option<&str>,
+) -> (Vec<Parts>, Vec<(TopicPartition, RecordBatch)>) {
+    let known: Vec<Option<Arc<Topic>>> = call.api.log.read(|machine| {
+        request.topic_data.iter().map(|topic| topic_ref(topic, call.version).resolve(machine).cloned()).collect()
+    });
+    let asked = Asked { version: call.version, transactional_id, now_ms: wall_clock_ms() };
+    let mut batches = Vec::new();
+    let mut seen = BTreeSet::new();
+    let mut topics = Vec::with_capacity(request.topic_data.len());
+    for (data, topic) in request.topic_data.into_iter().zip(known) {
+        let mut parts = Vec::with_capacity(data.partition_data.len());
+        for partition in data.partition_data {
+            let verdict = locate(topic.as_ref(), partition.index, call.version)
+                .and_then(|at| asked.judge(at.1, partition.records).map(|batch| (at.0, batch)))
+                .and_then(|(to, batch)| match seen.insert(to) {
+                    true => Ok((to, batch)),
+                    false => Err(Rejected::new(E::InvalidRequest, "the request names the partition twice")),
+                })
+                .map(|(to, batch)| {
+                    let size = (batch.size_bytes(), batch.record_count());
+                    batches.push((to, batch));
+                    size
+                });
+            let metrics = topic.as_deref().map(metrics::of_topic);
+            parts.push(Part { index: partition.index, verdict, metrics });
+        }
+        topics.push(Parts { name: data.name, id: data.topic_id, parts });
+    }
+    // Kafka authorises the transactional id of the whole request, and there is none to authorise.
+    if transactional_id.is_none() && batches.iter().any(|(_, batch)| batch.is_transactional()) {
+        batches.clear();
+        for part in topics.iter_mut().flat_map(|topic| &mut topic.parts) {
+            part.verdict = Err(Rejected::plain(E::TransactionalIdAuthorizationFailed));
+        }
+    }
+    keep_no_more_than_needed(&mut batches, call.body.len());
+    (topics, batches)
+}
+
+/// A slice keeps the whole frame alive: where the batches are less than half of it, they are copied out.
+fn keep_no_more_than_needed(batches: &mut [(TopicPartition, RecordBatch)], frame_bytes: usize) {
+    let kept: usize = batches.iter().map(|(_, batch)| batch.size_bytes()).sum();
+    if kept * 2 < frame_bytes {
+        for (_, batch) in batches {
+            *batch = RecordBatch::stored(Bytes::copy_from_slice(batch.bytes()));
+        }
+    }
+}
+
+fn topic_ref(topic: &TopicProduceData, version: i16) -> TopicRef<'_> {
+    if version >= 13 { TopicRef::Id(TopicId(*topic.topic_id.as_bytes())) } else { TopicRef::Name(&topic.name) }
+}
+
+fn locate(topic: Option<&Arc<Topic>>, index: i32, version: i16) -> Result<(TopicPartition, &Topic), Rejected> {
+    let unknown = if version >= 13 { E::UnknownTopicId } else { E::UnknownTopicOrPartition };
+    let topic = topic.ok_or(Rejected::plain(unknown))?;
+    let known = usize::try_from(index).is_ok_and(|index| index < topic.partitions.len());
+    match known {
+        true => Ok((TopicPartition { topic: topic.id, partition: index }, topic)),
+        false => Err(Rejected::plain(E::UnknownTopicOrPartition)),
+    }
+}
+
+/// What all partitions of a request are judged by.
+struct Asked<'a> {
+    version: i16,
+    transactional_id: Option<&'a str>,
+    now_ms: i64,
+}
+
+impl Asked<'_> {
+    fn judge(&self, topic: &Topic, records: Option<Bytes>) -> Result<RecordBatch, Rejected> {
+        let bytes = records.unwrap_or_default();
+        self.judge_framing(&bytes)?;
+        if bytes.len() > topic.settings.max_message_bytes as usize {
+            let message = format!("the batch of {} bytes is larger than max.message.bytes", bytes.len());
+            return Err(Rejected::new(E::MessageTooLarge, message));
+        }
+        let batch = RecordBatch::check(bytes).map_err(|fault| match fault {
+            BatchFault::Crc => Rejected::new(E::CorruptMessage, fault.to_string()),
+            BatchFault::Truncated | BatchFault::Trailing | BatchFault::Magic(_) | BatchFault::Inconsistent => {
+                Rejected::new(E::InvalidRecord, fault.to_string())
+            }
+        })?;
+        self.judge_header(topic, batch)
+    }
+
+    /// What `ProduceRequest.validateRecords` finds while it looks for exactly one batch.
+    fn judge_framing(&self, bytes: &Bytes) -> Result<(), Rejected> {
+        const ZSTD: i16 = 4;
+        let mut head = &bytes[..];
+        if head.len() < HEADER_BYTES {
+            return Err(Rejected::new(E::InvalidRecord, "a produce request has exactly one whole record batch"));
+        }
+        let (base_offset, length) = (head.get_i64(), head.get_i32());
+        let magic = bytes[16] as i8;
+        // Kafka's `LegacyRecord.RECORD_OVERHEAD_V0`, and a magic nobody knows: not even framing.
+        if length < 14 || !(0..=2).contains(&magic) {
+            return Err(Rejected::new(E::CorruptMessage, "the batch's length or magic is impossible"));
+        }
+        if magic < 2 {
+            return Err(Rejected::new(E::InvalidRecord, "only record batches of magic version 2 are allowed"));
+        }
+        let codec = i16::from_be_bytes([bytes[21], bytes[22]]) & 7;
+        if codec == ZSTD && self.version < 7 {
+            return Err(Rejected::new(E::UnsupportedCompressionType, "zstd needs Produce version 7"));
+        }
+        if base_offset != 0 {
+            return Err(Rejected::new(E::InvalidRecord, format!("the base offset is {base_offset} and not 0")));
+        }
+        Ok(())
+    }
+
+    /// What `UnifiedLog` and `LogValidator` ask of a batch that a client sent.
+    fn judge_header(&self, topic: &Topic, batch: RecordBatch) -> Result<RecordBatch, Rejected> {
+        let invalid = |message: &str| Err(Rejected::new(E::InvalidRecord, message));
+        if batch.is_control() {
+            return invalid("clients may not write control records");
+        }
+        if batch.producer_id() >= 0 && batch.base_sequence() < 0 {
+            return invalid("a batch with a producer id needs a sequence");
+        }
+        if batch.is_transactional() && batch.producer_id() < 0 {
+            return invalid("a transactional batch needs a producer id");
+        }
+        if self.transactional_id.is_some() && !batch.is_transactional() {
+            return invalid("a transactional request has transactional batches only");
+        }
+        let too_late = self.now_ms.saturating_add(TIMESTAMP_AFTER_MS_MAX);
+        let stamped = if batch.is_log_append_time() {
+            Some("producers may not set LogAppendTime")
+        } else if !topic.settings.log_append_time && batch.max_timestamp() > too_late {
+            Some("the timestamp is too far ahead of the broker's clock")
+        } else {
+            None
+        };
+        match stamped {
+            Some(message) => {
+                let record = (batch.record_count() == 1).then_some(0);
+                Err(Rejected { error: E::InvalidTimestamp, message: Some(message.into()), record })
+            }
+            None => Ok(batch),
+        }
+    }
+}
+
+type Results = Vec<Result<Acked, crate::types::Refusal>>;
+
+/// Joins what was refused here with what the leader said, in the order of the request.
+fn respond(topics: Vec<Parts>, results: Results, version: i16, caller: &Caller) -> Encoded {
+    let mut results = results.into_iter();
+    let mut answer = |part: Part| {
+        let response = PartitionProduceResponse::default()
+            .with_index(part.index)
+            .with_base_offset(-1)
+            .with_log_append_time_ms(-1)
+            .with_log_start_offset(-1);
+        match part.verdict {
+            Err(rejected) => refuse(response, rejected),
+            Ok((bytes, records)) => match results.next().expect("the leader answers every batch") {
+                Ok(acked) => {
+                    if let Some(metrics) = part.metrics {
+                        metrics.produced_bytes.increment(bytes as u64);
+                        metrics.produced_records.increment(u64::from(records.unsigned_abs()));
+                    }
+                    acknowledge(response, acked, caller)
+                }
+                Err(refusal) => response.with_error_code(errors::code(refusal, ApiKey::Produce, version, caller)),
+            },
+        }
+    };
+    let responses = topics
+        .into_iter()
+        .map(|topic| {
+            TopicProduceResponse::default()
+                .with_name(topic.name)
+                .with_topic_id(topic.id)
+                .with_partition_responses(topic.parts.into_iter().map(&mut answer).collect())
+        })
+        .collect();
+    encode(&ProduceResponse::default().with_responses(responses), version)
+}
+
+fn refuse(response: PartitionProduceResponse, rejected: Rejected) -> PartitionProduceResponse {
+    let message = rejected.message.map(StrBytes::from_string);
+    let record_errors = rejected
+        .record
+        .map(|index| {
+            BatchIndexAndErrorMessage::default().with_batch_index(index).with_batch_index_error_message(message.clone())
+        })
+        .into_iter()
+        .collect();
+    response
+        .with_error_code(errors::told(rejected.error, ApiKey::Produce))
+        .with_error_message(message)
+        .with_record_errors(record_errors)
+}
+
+fn acknowledge(response: PartitionProduceResponse, acked: Acked, caller: &Caller) -> PartitionProduceResponse {
+    match acked {
+        Acked::Written(outcome) => response
+            .with_base_offset(outcome.base_offset.0)
+            .with_log_append_time_ms(outcome.log_append_time_ms)
+            .with_log_start_offset(outcome.log_start_offset.0),
+        Acked::Staged { log_start_offset, record_count } => response
+            .with_base_offset(staged_base_offset(&caller.software, record_count))
+            .with_log_start_offset(log_start_offset.0),
+    }
+}
+
+/// The offset that means «none yet». These clients take −1 as such; all others add the record's index to it and would
+/// report plausible wrong offsets, so theirs starts at −n.
+fn staged_base_offset(software: &str, record_count: i32) -> i64 {
+    let takes_minus_one = matches!(software, JAVA | "kgo" | "kafka-python" | "kafkajs");
+    if takes_minus_one { -1 } else { -i64::from(record_count.max(1)) }
+}
+
+/// Produce v0–2: every partition UNSUPPORTED_VERSION, in the body of that version; with acks=0 the connection is closed.
+///
+/// # Errors
+/// If the request cannot be decoded.
+pub fn refuse_old_version(version: i16, mut body: Bytes) -> Result<Reply, Malformed> {
+    let cut = || Malformed { api: "Produce", version, reason: "cut short".into() };
+    let (acks, _timeout) = (body.try_get_i16().map_err(|_| cut())?, body.try_get_i32().map_err(|_| cut())?);
+    let mut out = BytesMut::new();
+    let topics = body.try_get_i32().map_err(|_| cut())?;
+    out.put_i32(topics.max(0));
+    for _ in 0..topics {
+        let name_len = usize::try_from(body.try_get_i16().map_err(|_| cut())?).map_err(|_| cut())?;
+        if body.remaining() < name_len {
+            return Err(cut());
+        }
+        out.put_u16(name_len as u16);
+        out.put_slice(&body.split_to(name_len));
+        let partitions = body.try_get_i32().map_err(|_| cut())?;
+        out.put_i32(partitions.max(0));
+        for _ in 0..partitions {
+            out.put_i32(body.try_get_i32().map_err(|_| cut())?);
+            let records = usize::try_from(body.try_get_i32().map_err(|_| cut())?).unwrap_or(0);
+            if body.remaining() < records {
+                return Err(cut());
+            }
+            body.advance(records);
+            out.put_i16(errors::told(E::UnsupportedVersion, ApiKey::Produce));
+            out.put_i64(-1);
+            if version >= 2 {
+                out.put_i64(-1);
+            }
+        }
+    }
+    if version >= 1 {
+        out.put_i32(0);
+    }
+    Ok(match acks {
+        0 => Reply::Silent(Box::pin(std::future::ready(false))),
+        _ => Reply::Now(vec![out.freeze()]),
+    })
+}
+
+#[cfg(test)]
+mod tests;
