@@ -14,7 +14,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 
-use super::metadata::told;
+use super::errors::told;
 use super::metadata::{CLUSTER_OPERATIONS, id, leader};
 use super::{ApiSettings, Call, Malformed, Reply, encode};
 use crate::log::{LogStatus, Member};

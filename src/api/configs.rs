@@ -16,7 +16,7 @@ use kafka_protocol::messages::describe_configs_response::{
 use kafka_protocol::messages::{ApiKey, DescribeConfigsRequest, DescribeConfigsResponse};
 use kafka_protocol::protocol::StrBytes;
 
-use super::metadata::told;
+use super::errors::told;
 use super::topics::check_name;
 use super::{ApiSettings, Call, Malformed, Reply, encode};
 use crate::log::LogStatus;

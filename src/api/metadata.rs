@@ -21,6 +21,7 @@ use kafka_protocol::messages::{ApiKey, BrokerId, MetadataRequest, MetadataRespon
 use kafka_protocol::protocol::StrBytes;
 use uuid::Uuid;
 
+use super::errors::told;
 use super::topics::{check_name, fresh_topic_id};
 use super::{ApiSettings, Call, Malformed, Reply, encode, errors};
 use crate::config::limits::PARTITIONS_PER_REQUEST_MAX;
@@ -39,11 +40,6 @@ pub(super) const CLUSTER_OPERATIONS: i32 = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1
 /// Topics that Kafka keeps its own state in.
 const INTERNAL_TOPICS: [&str; 4] =
     ["__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"];
-
-/// The code of an error found here.
-pub(super) fn told(error: E, _: ApiKey) -> i16 {
-    error.code()
-}
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

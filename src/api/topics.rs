@@ -22,7 +22,7 @@ use kafka_protocol::protocol::StrBytes;
 use uuid::Uuid;
 
 use super::configs::topic_values;
-use super::metadata::told;
+use super::errors::told;
 use super::{ApiSettings, Call, Malformed, Reply, encode, errors};
 use crate::config::limits::{PARTITIONS_MAX, PARTITIONS_PER_REQUEST_MAX};
 use crate::leader::request::{Request, Response};
