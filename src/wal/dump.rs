@@ -99,7 +99,10 @@ impl fmt::Display for DumpedFrame {
             FrameKind::Truncate => write!(f, "truncate from {}", header.index.0)?,
             FrameKind::Purge => write!(f, "purge to {}", header.index.0)?,
         }
-        write!(f, " synced_to {} len {} {}", header.synced_to, header.len, hex(&self.payload_start))?;
+        write!(f, " synced_to {} len {}", header.synced_to, header.len)?;
+        if header.len > 0 {
+            write!(f, " {}", hex(&self.payload_start))?;
+        }
         if header.len as usize > self.payload_start.len() { f.write_str("…") } else { Ok(()) }
     }
 }

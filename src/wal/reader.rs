@@ -24,14 +24,16 @@ const READ_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Window {
     file: Arc<dyn File>,
+    /// Allocated once per size and never cleared: only `filled` bytes of it count.
     buffer: Vec<u8>,
+    filled: usize,
     start: u64,
     ahead: usize,
 }
 
 impl Window {
     pub fn new(file: Arc<dyn File>, ahead: usize) -> Self {
-        Self { file, buffer: Vec::new(), start: 0, ahead }
+        Self { file, buffer: Vec::new(), filled: 0, start: 0, ahead }
     }
 
     /// For walking a whole file.
@@ -44,15 +46,19 @@ impl Window {
     /// # Errors
     /// As the disk says.
     pub fn bytes(&mut self, position: u64, len: usize) -> io::Result<&[u8]> {
-        let inside = position >= self.start && position + len as u64 <= self.start + self.buffer.len() as u64;
+        let inside = position >= self.start && position + len as u64 <= self.start + self.filled as u64;
         if !inside {
-            self.buffer.resize(len.max(self.ahead), 0);
-            let count = self.file.read_at(&mut self.buffer, position)?;
-            self.buffer.truncate(count);
+            let want = len.max(self.ahead);
+            if self.buffer.len() < want {
+                self.buffer = vec![0; want];
+            }
+            // Nothing of the old content counts if the read fails.
+            self.filled = 0;
+            self.filled = self.file.read_at(&mut self.buffer[..want], position)?;
             self.start = position;
         }
         let from = usize::try_from(position - self.start).expect("within the buffer");
-        Ok(&self.buffer[from..(from + len).min(self.buffer.len())])
+        Ok(&self.buffer[from..(from + len).min(self.filled)])
     }
 }
 

@@ -287,7 +287,7 @@ impl Model {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        8 => prop::collection::vec(prop_oneof![3 => 0..400_usize, 1 => 400..6000_usize], 1..8).prop_map(Step::Append),
+        8 => prop::collection::vec(prop_oneof![6 => 0..100_usize, 1 => 400..5000_usize], 1..6).prop_map(Step::Append),
         2 => Just(Step::Vote),
         2 => Just(Step::Committed),
         2 => prop_oneof![3 => 0..6_u64, 1 => 0..60_u64].prop_map(Step::Truncate),
@@ -306,7 +306,7 @@ proptest! {
     #[test]
     fn after_any_crash_the_log_is_in_a_state_from_the_last_acknowledged_on(
         seed in any::<u64>(),
-        file_bytes_max in prop_oneof![Just(8 << 10), Just(24 << 10), Just(256 << 10)],
+        file_bytes_max in prop_oneof![Just(6 << 10), Just(16 << 10), Just(64 << 10)],
         prefill_bytes in prop_oneof![Just(0), Just(8 << 10)],
         steps in steps(),
     ) {
