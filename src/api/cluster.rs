@@ -122,3 +122,84 @@ fn coordinator(key: StrBytes, key_type: i8, status: &LogStatus) -> Coordinator {
         None => refuse(out, E::CoordinatorNotAvailable, None),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kafka_protocol::protocol::Decodable;
+
+    use super::super::metadata::sample;
+    use super::*;
+
+    fn keys(count: usize) -> Vec<StrBytes> {
+        (0..count).map(|at| StrBytes::from_string(format!("key-{at}"))).collect()
+    }
+
+    fn find(request: &FindCoordinatorRequest, status: &LogStatus, version: i16) -> FindCoordinatorResponse {
+        let mut bytes = bytes::Bytes::from(encode(&coordinators(request, status, version), version).concat());
+        Decodable::decode(&mut bytes, version).expect("own bytes are read")
+    }
+
+    #[test]
+    fn the_leader_coordinates_every_group_and_transaction() {
+        let status = sample::status(3, Some(2));
+        for version in 0..=3 {
+            let request = FindCoordinatorRequest::default().with_key(StrBytes::from_static_str("g"));
+            let found = find(&request, &status, version);
+            assert_eq!((found.error_code, found.node_id, found.host.as_str()), (0, BrokerId(2), "host-2"));
+        }
+        for version in 4..=6 {
+            let request = FindCoordinatorRequest::default().with_key_type(TRANSACTION).with_coordinator_keys(keys(20));
+            let found = find(&request, &status, version);
+            assert_eq!(found.coordinators.len(), 20);
+            let last = &found.coordinators[19];
+            assert_eq!((last.key.as_str(), last.error_code, last.node_id, last.port), ("key-19", 0, BrokerId(2), 9092));
+        }
+    }
+
+    #[test]
+    fn an_unknown_key_type_is_an_invalid_request_in_the_body_of_its_version() {
+        let status = sample::status(1, Some(1));
+        let request = FindCoordinatorRequest::default().with_key_type(9);
+        assert_eq!(find(&request, &status, 3).error_code, 42);
+        let request = request.with_coordinator_keys(keys(2));
+        let codes: Vec<_> = find(&request, &status, 4).coordinators.iter().map(|one| one.error_code).collect();
+        assert_eq!(codes, [42, 42]);
+        let share = FindCoordinatorRequest::default().with_key_type(2).with_coordinator_keys(keys(1));
+        assert_eq!(find(&share, &status, 6).coordinators[0].error_code, 42);
+    }
+
+    #[test]
+    fn without_a_leader_clients_ask_again() {
+        let status = sample::status(3, None);
+        let found = find(&FindCoordinatorRequest::default(), &status, 2);
+        assert_eq!((found.error_code, found.node_id, found.port), (15, BrokerId(-1), -1));
+        let request = FindCoordinatorRequest::default().with_coordinator_keys(keys(1));
+        assert_eq!(find(&request, &status, 4).coordinators[0].error_code, 15);
+    }
+
+    fn ask(request: &DescribeClusterRequest, version: i16) -> DescribeClusterResponse {
+        let response = cluster(request, &sample::status(3, Some(3)), &sample::settings(), version);
+        let mut bytes = bytes::Bytes::from(encode(&response, version).concat());
+        Decodable::decode(&mut bytes, version).expect("own bytes are read")
+    }
+
+    #[test]
+    fn the_cluster_is_its_members_and_its_leader() {
+        for version in 0..=2 {
+            let request = DescribeClusterRequest::default().with_include_cluster_authorized_operations(true);
+            let response = ask(&request, version);
+            assert_eq!((response.error_code, response.cluster_id.as_str()), (0, "the-cluster"));
+            assert_eq!((response.controller_id, response.brokers.len()), (BrokerId(3), 3));
+            assert_eq!(response.brokers[0].rack, Some(StrBytes::from_static_str("rack-a")));
+            assert_eq!(response.cluster_authorized_operations, 8096);
+        }
+        assert_eq!(ask(&DescribeClusterRequest::default(), 1).cluster_authorized_operations, i32::MIN);
+    }
+
+    #[test]
+    fn only_brokers_are_described() {
+        let code =
+            |endpoint_type| ask(&DescribeClusterRequest::default().with_endpoint_type(endpoint_type), 1).error_code;
+        assert_eq!((code(BROKERS), code(CONTROLLERS), code(7)), (0, 114, 115));
+    }
+}

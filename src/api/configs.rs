@@ -217,3 +217,103 @@ fn config_type(kind: SettingType) -> i8 {
         SettingType::List => 7,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kafka_protocol::protocol::Decodable;
+
+    use super::super::metadata::sample;
+    use super::*;
+    use crate::state::command::{Command, ConfigChange, ConfigResource, Entry};
+    use crate::types::{LogIndex, Term};
+
+    fn text(text: &str) -> StrBytes {
+        StrBytes::from_string(text.to_owned())
+    }
+
+    fn resource(kind: i8, name: &str) -> DescribeConfigsResource {
+        DescribeConfigsResource::default()
+            .with_resource_type(kind)
+            .with_resource_name(text(name))
+            .with_configuration_keys(None)
+    }
+
+    fn ask(resources: Vec<DescribeConfigsResource>, version: i16) -> DescribeConfigsResponse {
+        let mut machine = sample::machine(&[("a", 1, &[("retention.ms", "5"), ("redpanda.remote.read", "true")])]);
+        let change =
+            ConfigChange { resource: ConfigResource::Broker, name: "log.retention.ms".into(), value: Some("7".into()) };
+        let command = Command::AlterConfigs(vec![change]);
+        machine.apply(LogIndex(2), Term(5), &Entry { now_ms: 0, command });
+        let request = DescribeConfigsRequest::default()
+            .with_resources(resources)
+            .with_include_synonyms(true)
+            .with_include_documentation(version >= 3);
+        let response = describe(&request, &machine, &sample::status(1, Some(1)), &sample::settings(), version);
+        let mut bytes = bytes::Bytes::from(encode(&response, version).concat());
+        Decodable::decode(&mut bytes, version).expect("own bytes are read")
+    }
+
+    fn value<'a>(result: &'a DescribeConfigsResult, name: &str) -> &'a DescribeConfigsResourceResult {
+        result.configs.iter().find(|config| config.name.as_str() == name).unwrap_or_else(|| panic!("{name} is told"))
+    }
+
+    #[test]
+    fn a_topic_tells_what_was_given_and_every_default() {
+        for version in 1..=4 {
+            let response = ask(vec![resource(TOPIC, "a")], version);
+            let result = &response.results[0];
+            let retention = value(result, "retention.ms");
+            assert_eq!((retention.value.clone(), retention.config_source), (Some(text("5")), DYNAMIC_TOPIC));
+            let message_bytes = value(result, "max.message.bytes");
+            assert_eq!(message_bytes.config_source, DEFAULT);
+            assert_eq!(message_bytes.synonyms[0].name.as_str(), "message.max.bytes");
+            assert_eq!(value(result, "redpanda.remote.read").value, Some(text("true")));
+            assert_eq!(result.configs.len(), TOPIC_SETTINGS.len() + 1);
+            assert!(!message_bytes.read_only && !message_bytes.is_sensitive);
+            assert_eq!(message_bytes.config_type, if version >= 3 { 3 } else { 0 });
+            let documentation = message_bytes.documentation.as_ref().map_or("", |text| text.as_str());
+            assert_eq!(!documentation.is_empty(), version >= 3);
+        }
+    }
+
+    #[test]
+    fn a_broker_tells_what_it_runs_with() {
+        let response = ask(vec![resource(BROKER, "1"), resource(BROKER, "")], 4);
+        let own = &response.results[0];
+        let of =
+            |name| (value(own, name).value.as_ref().map(|value| value.to_string()), value(own, name).config_source);
+        assert_eq!(of("transaction.max.timeout.ms"), (Some("900000".into()), DEFAULT));
+        assert_eq!(of("num.partitions"), (Some("2".into()), STATIC_BROKER));
+        assert_eq!(of("broker.rack"), (Some("rack-a".into()), STATIC_BROKER));
+        assert_eq!(of("log.retention.ms"), (Some("7".into()), DYNAMIC_DEFAULT_BROKER));
+        assert_eq!(of("log.retention.minutes"), (None, DEFAULT));
+        let changed: Vec<&str> = response.results[1].configs.iter().map(|config| config.name.as_str()).collect();
+        assert_eq!(changed, ["log.retention.ms"]);
+    }
+
+    #[test]
+    fn only_the_keys_asked_for_are_told() {
+        let keys = |keys: &[&str]| Some(keys.iter().map(|key| text(key)).collect());
+        let some = resource(TOPIC, "a").with_configuration_keys(keys(&["segment.bytes", "no.such.setting"]));
+        let all = resource(TOPIC, "a").with_configuration_keys(keys(&[]));
+        let response = ask(vec![some, all], 4);
+        assert_eq!(response.results[0].configs.len(), 1);
+        assert_eq!(response.results[1].configs.len(), TOPIC_SETTINGS.len() + 1);
+    }
+
+    #[test]
+    fn each_resource_that_cannot_be_told_has_its_own_error() {
+        let wrong = vec![
+            resource(TOPIC, "nobody"),
+            resource(TOPIC, "not allowed"),
+            resource(BROKER, "2"),
+            resource(BROKER, "x"),
+            resource(8, "1"),
+            resource(99, "x"),
+            resource(TOPIC, "a"),
+        ];
+        let response = ask(wrong, 4);
+        let codes: Vec<i16> = response.results.iter().map(|result| result.error_code).collect();
+        assert_eq!(codes, [3, 17, 42, 42, 42, 42, 0]);
+    }
+}

@@ -262,3 +262,168 @@ fn broker(member: &Member) -> MetadataResponseBroker {
         .with_port(i32::from(member.port))
         .with_rack(member.rack.clone().map(StrBytes::from_string))
 }
+
+/// A small cluster for tests of the handlers that read one.
+#[cfg(test)]
+pub(super) mod sample {
+    use super::*;
+    use crate::state::command::{Command, Entry};
+    use crate::types::{LogIndex, Term};
+
+    pub fn settings() -> ApiSettings {
+        ApiSettings {
+            cluster_id: "the-cluster".into(),
+            auto_create_topics: true,
+            default_partitions: 2,
+            transaction_max_timeout_ms: 900_000,
+            transaction_version: 2,
+        }
+    }
+
+    /// Members 1 to `members`; `leader` leads term 5.
+    pub fn status(members: u64, leader: Option<u64>) -> LogStatus {
+        let member = |node_id: u64| Member {
+            node_id,
+            host: format!("host-{node_id}"),
+            port: 9092,
+            rack: (node_id == 1).then(|| "rack-a".to_owned()),
+        };
+        LogStatus {
+            node_id: 1,
+            term: Term(5),
+            leader,
+            serving: leader == Some(1),
+            replayed: true,
+            members: (1..=members).map(member).collect(),
+            ..LogStatus::default()
+        }
+    }
+
+    /// Topics (name, partitions, settings); the n-th has id n, n, ….
+    pub fn machine(topics: &[(&str, i32, &[(&str, &str)])]) -> Machine {
+        let mut machine = Machine::default();
+        let new = topics.iter().enumerate().map(|(at, (name, partitions, configs))| NewTopic {
+            id: TopicId([u8::try_from(at + 1).expect("few topics"); 16]),
+            name: (*name).to_owned(),
+            partitions: *partitions,
+            configs: configs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        });
+        let command = Command::CreateTopics(new.collect());
+        machine.apply(LogIndex(1), Term(5), &Entry { now_ms: 0, command });
+        machine
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kafka_protocol::protocol::Decodable;
+
+    use super::*;
+
+    fn name(name: &str) -> TopicName {
+        TopicName(StrBytes::from_string(name.to_owned()))
+    }
+
+    fn by_name(names: &[&str]) -> MetadataRequest {
+        let topics = names.iter().map(|topic| MetadataRequestTopic::default().with_name(Some(name(topic))));
+        MetadataRequest::default().with_topics(Some(topics.collect()))
+    }
+
+    fn answer(request: &MetadataRequest, version: i16) -> Answer {
+        Answer {
+            version,
+            topic_operations: request.include_topic_authorized_operations,
+            cluster_operations: request.include_cluster_authorized_operations,
+            wanted: wanted(request, version).expect("allowed at this version"),
+        }
+    }
+
+    fn respond(request: &MetadataRequest, version: i16, status: &LogStatus) -> MetadataResponse {
+        let machine = sample::machine(&[("a", 2, &[]), ("b", 1, &[])]);
+        answer(request, version).response(&machine, status, &sample::settings(), &BTreeMap::new())
+    }
+
+    fn codes(response: &MetadataResponse) -> Vec<(String, i16)> {
+        let one = |topic: &MetadataResponseTopic| {
+            (topic.name.as_ref().map_or("-".into(), |name| name.to_string()), topic.error_code)
+        };
+        response.topics.iter().map(one).collect()
+    }
+
+    #[test]
+    fn every_version_can_be_encoded_and_read_back() {
+        let mut request = by_name(&["a", "nobody", "not allowed"]);
+        request.include_topic_authorized_operations = true;
+        request.include_cluster_authorized_operations = true;
+        for version in 0..=13 {
+            let response = respond(&request, version, &sample::status(3, Some(2)));
+            let mut bytes = bytes::Bytes::from(encode(&response, version).concat());
+            let read: MetadataResponse = Decodable::decode(&mut bytes, version).expect("own bytes are read");
+            assert!(bytes.is_empty());
+            assert_eq!(codes(&read), [("a".into(), 0), ("nobody".into(), 3), ("not allowed".into(), 17)]);
+            let partition = &read.topics[0].partitions[1];
+            assert_eq!((partition.partition_index, partition.leader_id), (1, BrokerId(2)));
+            assert_eq!(partition.isr_nodes, [BrokerId(1), BrokerId(2), BrokerId(3)]);
+            assert_eq!(partition.leader_epoch, if version >= 7 { 5 } else { -1 });
+            assert_eq!(read.topics[0].topic_id.is_nil(), version < 10);
+            let operations = if version >= 8 { 3576 } else { i32::MIN };
+            assert_eq!(read.topics[0].topic_authorized_operations, operations);
+            let operations = if (8..=10).contains(&version) { 8096 } else { i32::MIN };
+            assert_eq!(read.cluster_authorized_operations, operations);
+        }
+    }
+
+    #[test]
+    fn all_topics_are_asked_for_by_null_and_in_version_0_by_an_empty_list() {
+        let (null, empty) = (MetadataRequest::default().with_topics(None), by_name(&[]));
+        let count = |request, version| respond(request, version, &sample::status(1, Some(1))).topics.len();
+        assert_eq!((count(&empty, 0), count(&empty, 1), count(&null, 1)), (2, 0, 2));
+    }
+
+    #[test]
+    fn topics_are_found_by_id_from_version_12_on() {
+        let id = |byte| MetadataRequestTopic::default().with_name(None).with_topic_id(Uuid::from_bytes([byte; 16]));
+        let request = MetadataRequest::default().with_topics(Some(vec![id(2), id(9), id(2)]));
+        let response = respond(&request, 12, &sample::status(1, Some(1)));
+        assert_eq!(codes(&response), [("b".into(), 0), ("-".into(), 100)]);
+        assert_eq!(wanted(&request, 11), None, "earlier versions cannot ask so");
+        let refused = all_invalid(&request, 11);
+        assert_eq!(codes(&refused)[0], (String::new(), 42));
+        encode(&refused, 11);
+    }
+
+    #[test]
+    fn without_a_leader_partitions_have_none_and_clients_ask_again() {
+        let response = respond(&by_name(&["a"]), 9, &sample::status(3, None));
+        assert_eq!(codes(&response), [("a".into(), 0)]);
+        let partition = &response.topics[0].partitions[0];
+        assert_eq!((partition.error_code, partition.leader_id), (5, BrokerId(-1)));
+        assert_eq!(response.controller_id, BrokerId(-1));
+        let replaying = LogStatus { replayed: false, ..sample::status(3, None) };
+        assert_eq!(codes(&respond(&by_name(&["later"]), 9, &replaying)), [("later".into(), 5)]);
+    }
+
+    #[test]
+    fn only_missing_topics_with_good_names_are_created() {
+        let request = by_name(&["a", "new", "bad name", "__consumer_offsets", "new"]);
+        let machine = sample::machine(&[("a", 2, &[])]);
+        let new = answer(&request, 9).to_create(&machine, &sample::settings());
+        assert_eq!(new.iter().map(|topic| (topic.name.as_str(), topic.partitions)).collect::<Vec<_>>(), [("new", 2)]);
+    }
+
+    #[test]
+    fn a_creation_that_failed_is_retried_unless_the_name_can_never_be() {
+        let caller = Caller {
+            connection: crate::types::ConnectionId(1),
+            software: "".into(),
+            client_id: "".into(),
+            host: "".into(),
+        };
+        let names = ["x".to_owned(), "y".to_owned()];
+        let overloaded = failures(&names, Response::Refused(Refusal::Overloaded), 9, &caller).expect("an answer");
+        assert_eq!(overloaded["x"], 5);
+        let raced = Response::Topics(vec![Err(Refusal::TopicAlreadyExists), Ok(TopicId([7; 16]))]);
+        assert_eq!(failures(&names, raced, 9, &caller), Some(BTreeMap::new()));
+        assert_eq!(failures(&names, Response::Close, 9, &caller), None);
+    }
+}

@@ -418,3 +418,168 @@ fn deleted(deletions: Vec<Deletion>, version: i16) -> DeleteTopicsResponse {
     };
     DeleteTopicsResponse::default().with_responses(deletions.into_iter().map(one).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use kafka_protocol::messages::BrokerId;
+    use kafka_protocol::messages::create_topics_request::{CreatableReplicaAssignment, CreatableTopicConfig};
+    use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
+    use kafka_protocol::protocol::Decodable;
+
+    use super::super::metadata::sample;
+    use super::*;
+
+    fn text(text: &str) -> StrBytes {
+        StrBytes::from_string(text.to_owned())
+    }
+
+    fn topic(name: &str, partitions: i32, replicas: i16) -> CreatableTopic {
+        let topic = CreatableTopic::default().with_name(TopicName(text(name)));
+        topic.with_num_partitions(partitions).with_replication_factor(replicas)
+    }
+
+    fn planned(topics: Vec<CreatableTopic>) -> Vec<Result<i32, (i16, String)>> {
+        let machine = sample::machine(&[("a.b", 1, &[])]);
+        let request = CreateTopicsRequest::default().with_topics(topics);
+        let plan = plan(&request, &machine, &sample::settings(), &[1, 2, 3]);
+        let one = |(_, planned): (TopicName, Result<NewTopic, Fault>)| {
+            planned.map(|topic| topic.partitions).map_err(|fault| (fault.code, fault.message))
+        };
+        plan.into_iter().map(one).collect()
+    }
+
+    fn code(topic: CreatableTopic) -> i16 {
+        planned(vec![topic]).remove(0).map_or_else(|(code, _)| code, |_| 0)
+    }
+
+    fn assigned(partitions: &[(i32, &[i32])]) -> CreatableTopic {
+        let one = |(index, brokers): &(i32, &[i32])| {
+            let ids = brokers.iter().map(|id| BrokerId(*id)).collect();
+            CreatableReplicaAssignment::default().with_partition_index(*index).with_broker_ids(ids)
+        };
+        topic("x", -1, -1).with_assignments(partitions.iter().map(one).collect())
+    }
+
+    fn configured(name: &str, value: Option<&str>) -> CreatableTopic {
+        let config = CreatableTopicConfig::default().with_name(text(name)).with_value(value.map(text));
+        topic("x", 1, 1).with_configs(vec![config])
+    }
+
+    #[test]
+    fn names_are_those_of_kafka() {
+        let long = "x".repeat(NAME_LENGTH_MAX);
+        for good in ["a", "A-1_b.c", "...", "__consumer_offsets", &long] {
+            assert_eq!(check_name(good), Ok(()));
+        }
+        for bad in ["", ".", "..", "a b", "a/b", "ä", &format!("{long}x")] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+        assert_eq!(code(topic("a_b", 1, 1)), 17, "metrics could not tell it from a.b");
+        assert_eq!(code(topic("a.b", 1, 1)), 36);
+    }
+
+    #[test]
+    fn counts_have_defaults_and_limits() {
+        assert_eq!(planned(vec![topic("x", -1, -1)]), [Ok(2)]);
+        assert_eq!(planned(vec![topic("x", 7, 3)]), [Ok(7)]);
+        assert_eq!(code(topic("x", 0, 1)), 37);
+        assert_eq!(code(topic("x", -2, 1)), 37);
+        assert_eq!(code(topic("x", 1, 0)), 38);
+        assert_eq!(code(topic("x", 1, 4)), 38);
+        assert_eq!(code(topic("x", i32::MAX, 1)), 44);
+    }
+
+    #[test]
+    fn the_partitions_of_one_request_are_bounded_together() {
+        let half = i32::try_from(PARTITIONS_PER_REQUEST_MAX / 2 + 1).expect("it fits");
+        let results = planned(vec![topic("x", half, 1), topic("y", half, 1), topic("z", 1, 1)]);
+        let codes: Vec<_> = results.into_iter().map(|result| result.map_err(|(code, _)| code)).collect();
+        assert_eq!(codes, [Ok(half), Err(44), Ok(1)]);
+    }
+
+    #[test]
+    fn assignments_must_be_whole() {
+        assert_eq!(planned(vec![assigned(&[(1, &[1, 2]), (0, &[3])])]), [Ok(2)]);
+        assert_eq!(code(assigned(&[(1, &[1])])), 39, "0 is missing");
+        assert_eq!(code(assigned(&[(0, &[1]), (0, &[2])])), 39);
+        assert_eq!(code(assigned(&[(0, &[9])])), 39);
+        assert_eq!(code(assigned(&[(0, &[1, 1])])), 39);
+        assert_eq!(code(assigned(&[(0, &[])])), 39);
+        assert_eq!(code(assigned(&[(0, &[1])]).with_replication_factor(1)), 42);
+    }
+
+    #[test]
+    fn settings_are_checked() {
+        assert_eq!(code(configured("retention.ms", Some("1000"))), 0);
+        assert_eq!(code(configured("retention.ms", Some("soon"))), 40);
+        assert_eq!(code(configured("no.such.setting", Some("1"))), 40);
+        assert_eq!(code(configured("retention.ms", None)), 40);
+        assert_eq!(code(configured("redpanda.remote.read", Some("true"))), 0);
+    }
+
+    #[test]
+    fn a_name_given_twice_is_refused_once_and_the_others_are_not() {
+        let results = planned(vec![topic("x", 1, 1), topic("y", 1, 1), topic("x", 1, 1)]);
+        assert_eq!(results, [Err((42, "Duplicate topic name.".into())), Ok(1)]);
+    }
+
+    #[test]
+    fn every_version_of_both_answers_can_be_read() {
+        let machine = sample::machine(&[]);
+        let request = CreateTopicsRequest::default().with_topics(vec![
+            topic("good", 1, 1).with_configs(configured("retention.ms", Some("5")).configs),
+            topic("bad name", 1, 1),
+            topic("late", 1, 1),
+        ]);
+        for version in 2..=7 {
+            let plan = plan(&request, &machine, &sample::settings(), &[1]);
+            let results = vec![Ok(TopicId([9; 16])), Err(Refusal::TopicAlreadyExists)];
+            let refused =
+                |topic: &NewTopic, refusal| Fault { code: 36, message: creation_refused(refusal, &topic.name) };
+            let response = created(decided(plan, results, refused), 1, version);
+            let mut bytes = bytes::Bytes::from(encode(&response, version).concat());
+            let read: CreateTopicsResponse = Decodable::decode(&mut bytes, version).expect("own bytes are read");
+            assert_eq!(read.topics.iter().map(|topic| topic.error_code).collect::<Vec<_>>(), [0, 17, 36]);
+            assert_eq!(read.topics[2].error_message, Some(text("Topic 'late' already exists.")));
+            assert_eq!(read.topics[0].topic_id.is_nil(), version < 7);
+            if version >= 5 {
+                let configs = read.topics[0].configs.as_ref().expect("v5 tells the settings");
+                let retention =
+                    configs.iter().find(|config| config.name.as_str() == "retention.ms").expect("it is known");
+                assert_eq!((retention.value.clone(), retention.config_source), (Some(text("5")), 1));
+                assert_eq!((read.topics[0].num_partitions, read.topics[0].replication_factor), (1, 1));
+            }
+        }
+        for version in 1..=6 {
+            let request = DeleteTopicsRequest::default().with_topic_names(vec![TopicName(text("nobody"))]);
+            let response = deleted(deletions(&request, &machine, version.min(5)), version);
+            let mut bytes = bytes::Bytes::from(encode(&response, version).concat());
+            let read: DeleteTopicsResponse = Decodable::decode(&mut bytes, version).expect("own bytes are read");
+            assert_eq!(read.responses[0].error_code, 3);
+        }
+    }
+
+    #[test]
+    fn topics_to_delete_are_named_once_by_name_or_by_id() {
+        let machine = sample::machine(&[("a", 1, &[]), ("b", 1, &[])]);
+        let named = |name: &str| DeleteTopicState::default().with_name(Some(TopicName(text(name))));
+        let by_id = |id: u8| DeleteTopicState::default().with_name(None).with_topic_id(Uuid::from_bytes([id; 16]));
+        let both = named("a").with_topic_id(Uuid::from_bytes([1; 16]));
+        let neither = DeleteTopicState::default().with_name(None);
+        let targets = vec![named("a"), by_id(2), by_id(1), named("z"), by_id(9), both, neither];
+        let request = DeleteTopicsRequest::default().with_topics(targets);
+        let mut codes: Vec<i16> = deletions(&request, &machine, 6)
+            .into_iter()
+            .map(|one| one.result.err().map_or(0, |fault| fault.code))
+            .collect();
+        codes.sort_unstable();
+        assert_eq!(codes, [0, 0, 3, 42, 42, 42, 100]);
+    }
+
+    #[test]
+    fn fresh_ids_never_look_like_an_option() {
+        for _ in 0..1_000 {
+            assert_ne!(fresh_topic_id().0[0] >> 2, 62);
+        }
+    }
+}
