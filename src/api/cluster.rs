@@ -16,7 +16,7 @@ use kafka_protocol::protocol::StrBytes;
 
 use super::errors::told;
 use super::metadata::{CLUSTER_OPERATIONS, id, leader};
-use super::{ApiSettings, Call, Malformed, Reply, encode};
+use super::{ApiSettings, Call, Malformed, Reply};
 use crate::log::{LogStatus, Member};
 
 /// Kafka's `EndpointType`.
@@ -34,7 +34,7 @@ const TRANSACTION: i8 = 1;
 pub fn describe(call: Call<'_>) -> Result<Reply, Malformed> {
     let request: DescribeClusterRequest = call.decode("DescribeCluster")?;
     let response = cluster(&request, &call.api.log.status(), &call.api.settings, call.version);
-    Ok(Reply::Now(encode(&response, call.version)))
+    Ok(Reply::now(&response, call.version))
 }
 
 fn cluster(
@@ -83,7 +83,7 @@ fn cluster(
 pub fn find_coordinator(call: Call<'_>) -> Result<Reply, Malformed> {
     let request: FindCoordinatorRequest = call.decode("FindCoordinator")?;
     let response = coordinators(&request, &call.api.log.status(), call.version);
-    Ok(Reply::Now(encode(&response, call.version)))
+    Ok(Reply::now(&response, call.version))
 }
 
 fn coordinators(request: &FindCoordinatorRequest, status: &LogStatus, version: i16) -> FindCoordinatorResponse {
@@ -127,7 +127,7 @@ fn coordinator(key: StrBytes, key_type: i8, status: &LogStatus) -> Coordinator {
 mod tests {
     use kafka_protocol::protocol::Decodable;
 
-    use super::super::metadata::sample;
+    use super::super::{encode, metadata::sample};
     use super::*;
 
     fn keys(count: usize) -> Vec<StrBytes> {

@@ -18,7 +18,7 @@ use kafka_protocol::protocol::StrBytes;
 
 use super::errors::told;
 use super::topics::check_name;
-use super::{ApiSettings, Call, Malformed, Reply, encode};
+use super::{ApiSettings, Call, Malformed, Reply};
 use crate::log::LogStatus;
 use crate::state::Machine;
 use crate::types::settings::{BROKER_SETTINGS, Setting, SettingType, TOPIC_SETTINGS, topic_setting};
@@ -118,7 +118,7 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
     let status = call.api.log.status();
     let settings = &call.api.settings;
     let response = call.api.log.read(|machine| describe(&request, machine, &status, settings, call.version));
-    Ok(Reply::Now(encode(&response, call.version)))
+    Ok(Reply::now(&response, call.version))
 }
 
 fn describe(
@@ -222,7 +222,7 @@ fn config_type(kind: SettingType) -> i8 {
 mod tests {
     use kafka_protocol::protocol::Decodable;
 
-    use super::super::metadata::sample;
+    use super::super::{encode, metadata::sample};
     use super::*;
     use crate::state::command::{Command, ConfigChange, ConfigResource, Entry};
     use crate::types::{LogIndex, Term};

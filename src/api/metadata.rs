@@ -56,7 +56,7 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
     let request: MetadataRequest = call.decode("Metadata")?;
     let version = call.version;
     let Some(wanted) = wanted(&request, version) else {
-        return Ok(Reply::Now(encode(&all_invalid(&request, version), version)));
+        return Ok(Reply::now(&all_invalid(&request, version), version));
     };
     let answer = Answer {
         version,
@@ -76,11 +76,10 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
     }
     let names: Vec<String> = new.iter().map(|topic| topic.name.clone()).collect();
     let caller = Arc::clone(call.caller);
-    let created = api.log.submit(Arc::clone(&caller), Request::CreateTopics(new));
-    Ok(Reply::Later(Box::pin(async move {
-        let failed = failures(&names, created.await.ok()?, version, &caller)?;
+    Ok(call.answer(Request::CreateTopics(new), move |response| {
+        let failed = failures(&names, response, version, &caller)?;
         Some(respond(&api, &failed))
-    })))
+    }))
 }
 
 /// What the request asks for, None for all topics; None at the outer level if it is not allowed at its version.
@@ -299,8 +298,11 @@ pub(super) mod sample {
         }
     }
 
-    /// Topics (name, partitions, settings); the n-th has id n, n, ….
-    pub fn machine(topics: &[(&str, i32, &[(&str, &str)])]) -> Machine {
+    /// Name, partitions and settings of a topic.
+    pub type Sample<'a> = (&'a str, i32, &'a [(&'a str, &'a str)]);
+
+    /// A state with topics; the n-th has id n, n, ….
+    pub fn machine(topics: &[Sample<'_>]) -> Machine {
         let mut machine = Machine::default();
         let new = topics.iter().enumerate().map(|(at, (name, partitions, configs))| NewTopic {
             id: TopicId([u8::try_from(at + 1).expect("few topics"); 16]),

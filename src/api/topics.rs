@@ -90,18 +90,17 @@ pub fn create(call: Call<'_>) -> Result<Reply, Malformed> {
     let plan = call.api.log.read(|machine| plan(&request, machine, &call.api.settings, &members));
     let new: Vec<NewTopic> = plan.iter().filter_map(|(_, planned)| planned.as_ref().ok().cloned()).collect();
     if request.validate_only || new.is_empty() {
-        return Ok(Reply::Now(encode(&created(plan, members.len(), version), version)));
+        return Ok(Reply::now(&created(plan, members.len(), version), version));
     }
     let caller = Arc::clone(call.caller);
-    let receiver = call.api.log.submit(Arc::clone(&caller), Request::CreateTopics(new));
-    Ok(Reply::Later(Box::pin(async move {
-        let results = per_topic(receiver.await.ok()?, plan.len())?;
+    Ok(call.answer(Request::CreateTopics(new), move |response| {
+        let results = per_topic(response, plan.len())?;
         let refused = |topic: &NewTopic, refusal| Fault {
             code: errors::code(refusal, ApiKey::CreateTopics, version, &caller),
             message: creation_refused(refusal, &topic.name),
         };
         Some(encode(&created(decided(plan, results, refused), members.len(), version), version))
-    })))
+    }))
 }
 
 /// Each topic of a request, in order: what is to be created, or why not.
@@ -325,12 +324,11 @@ pub fn delete(call: Call<'_>) -> Result<Reply, Malformed> {
     let mut deletions = call.api.log.read(|machine| deletions(&request, machine, version));
     let ids: Vec<TopicId> = deletions.iter().filter(|one| one.result.is_ok()).map(|one| one.id).collect();
     if ids.is_empty() {
-        return Ok(Reply::Now(encode(&deleted(deletions, version), version)));
+        return Ok(Reply::now(&deleted(deletions, version), version));
     }
     let caller = Arc::clone(call.caller);
-    let receiver = call.api.log.submit(Arc::clone(&caller), Request::DeleteTopics(ids));
-    Ok(Reply::Later(Box::pin(async move {
-        let mut results = per_topic(receiver.await.ok()?, deletions.len())?.into_iter();
+    Ok(call.answer(Request::DeleteTopics(ids), move |response| {
+        let mut results = per_topic(response, deletions.len())?.into_iter();
         for one in deletions.iter_mut().filter(|one| one.result.is_ok()) {
             let refusal = results.next().unwrap_or(Err(Refusal::FateUnknown)).err();
             // Deleted by someone else meanwhile: who asked by name knows no id.
@@ -347,7 +345,7 @@ pub fn delete(call: Call<'_>) -> Result<Reply, Malformed> {
             }
         }
         Some(encode(&deleted(deletions, version), version))
-    })))
+    }))
 }
 
 fn deletions(request: &DeleteTopicsRequest, machine: &Machine, version: i16) -> Vec<Deletion> {
