@@ -12,6 +12,8 @@ pub mod configs;
 pub mod context;
 pub mod errors;
 pub mod fetch;
+pub mod group_membership;
+pub mod group_offsets;
 pub mod handshake;
 pub mod list_offsets;
 pub mod metadata;
