@@ -30,8 +30,9 @@ pub const ENTRY_METADATA_BYTES_MAX: usize = 1 << 20;
 /// Bytes of entries proposed and not applied yet (storage.md). When reached, connections are not read until there is room.
 pub const PROPOSED_BYTES_MAX: usize = 64 << 20;
 
-/// Entries proposed and not applied yet, at which connections are not read until there is room: a memory bound for tiny entries.
-pub const PROPOSALS_ADMITTED_MAX: usize = 16_384;
+/// Entries proposed and not applied yet, at which connections are not read until there is room: a memory bound for tiny
+/// entries. Below the leader's own bound, so that clients wait rather than be refused.
+pub const PROPOSALS_ADMITTED_MAX: usize = 4096;
 
 /// Entries proposed and not applied yet, whatever they come from; above it a proposal is discarded before it is sent.
 /// Below half of openraft's API channel, so that sending never waits.

@@ -23,7 +23,7 @@ use crate::config::limits::{APPLY_ENTRIES_MAX, APPLY_MICROS_MAX};
 use crate::segments::Segments;
 use crate::state::Machine;
 use crate::state::command::Outcome;
-use crate::types::TopicPartition;
+use crate::types::{TopicId, TopicPartition};
 
 /// Told which partitions have new batches, once per hold of the lock, without duplicates.
 pub type Wake = Arc<dyn Fn(&[TopicPartition]) + Send + Sync>;
@@ -42,6 +42,10 @@ pub struct Replica {
 impl Replica {
     /// A replica that stands at `machine`; `segments` contain the same entries.
     pub fn new(machine: Machine, segments: Segments, membership: StoredMembership) -> Self {
+        configure(&segments, &machine, machine.topics().iter().map(|topic| &topic.id));
+        if let Some((index, _)) = machine.applied() {
+            segments.publish(index);
+        }
         Self { machine: RwLock::new(machine), segments, membership: Mutex::new(membership) }
     }
 
@@ -101,6 +105,8 @@ impl Replica {
                 EntryPayload::Normal(proposal) => {
                     let (effects, outcome) = machine.apply(index, term, proposal.entry());
                     self.segments.apply(index, term, &effects);
+                    let changed = effects.created.iter().map(|(topic, ..)| topic).chain(&effects.reconfigured);
+                    configure(&self.segments, &machine, changed);
                     touched.extend(effects.appended.iter().map(|appended| appended.to));
                     outcome
                 }
@@ -125,6 +131,13 @@ impl Replica {
         if let Some(last) = last {
             self.segments.publish(last);
         }
+    }
+}
+
+/// Tells the segments how topics are to be rolled, at the same place in the log on every replica.
+fn configure<'a>(segments: &Segments, machine: &Machine, topics: impl IntoIterator<Item = &'a TopicId>) {
+    for topic in topics.into_iter().filter_map(|id| machine.topics().get(*id)) {
+        segments.configure(topic.id, &topic.settings);
     }
 }
 

@@ -90,3 +90,44 @@ impl Meters {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+    use crate::types::{LogIndex, Term};
+
+    #[test]
+    fn a_scrape_shows_the_fsyncs_since_the_last_with_their_sum_and_count() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let text = metrics::with_local_recorder(&recorder, || {
+            let meters = Meters::default();
+            let status = LogStatus {
+                node_id: 1,
+                term: Term(4),
+                leader: Some(1),
+                applied: Some(LogIndex(9)),
+                ..LogStatus::default()
+            };
+            let before = WalStats { syncs: 10, sync_ns: 1_000_000_000, ..WalStats::default() };
+            let now = WalStats { syncs: 13, sync_ns: 2_000_000_000, sync_ns_max: 500_000_000, ..WalStats::default() };
+            let stats = LeaderStats { committed: 7, oldest_open_mono_ms: Some(1_000), ..LeaderStats::default() };
+            meters.publish(&status, &stats, (&before, &now), 3_500);
+            meters.publish(&status, &stats, (&now, &now), 3_500);
+            recorder.handle().render()
+        });
+        let expect = [
+            "katomic_raft_fsync_latency_seconds_count 3",
+            "katomic_raft_fsync_latency_seconds_sum 1",
+            "katomic_raft_term 4",
+            "katomic_raft_is_leader 1",
+            "katomic_raft_applied_index 9",
+            "katomic_txn_total{result=\"committed\"} 7",
+            "katomic_txn_oldest_open_seconds 2.5",
+        ];
+        for line in expect {
+            assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+        }
+    }
+}

@@ -304,6 +304,7 @@ impl Log {
 
     /// How the log stands.
     pub fn status(&self) -> LogStatus {
+        let applied = self.node.replica.read().applied().map(|(index, _)| index);
         let metrics = self.node.raft.metrics();
         let metrics = metrics.borrow_watched();
         let others = metrics.membership_config.nodes().filter(|(id, _)| **id != self.node.me.node_id);
@@ -324,7 +325,7 @@ impl Log {
             leader: metrics.current_leader,
             serving: self.node.sequencer.serving().is_some(),
             committed: metrics.local_committed.map(|id| LogIndex(id.index())),
-            applied: self.node.replica.read().applied().map(|(index, _)| index),
+            applied,
             replayed: true,
             members,
         }

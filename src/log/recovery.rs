@@ -56,9 +56,6 @@ pub fn replay(
 ) -> Result<Arc<Replica>, LogError> {
     let (machine, membership) = checkpoint.cloned().unwrap_or_default();
     let begin = machine.applied().map_or(0, |(index, _)| index.0 + 1);
-    if let Some((index, _)) = machine.applied() {
-        segments.publish(index);
-    }
     let replica = Arc::new(Replica::new(machine, segments, membership));
     let stored = store.stored();
     if next(stored.last.as_ref()) < begin {

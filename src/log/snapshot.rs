@@ -178,7 +178,9 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         if self.fresh {
             self.checkpoints.take().await.map_err(io::Error::other)?;
         }
-        let (meta, snapshot) = self.checkpoints.current().ok_or_else(|| io::Error::other("nothing was applied"))?;
+        // Nothing was ever applied: the empty state is what there is.
+        let nothing = || (SnapshotMeta::default(), Cut(Machine::default()));
+        let (meta, snapshot) = self.checkpoints.current().unwrap_or_else(nothing);
         Ok(Snapshot { meta, snapshot })
     }
 }

@@ -15,6 +15,7 @@ use super::entry::Node;
 use super::fatal::Fatal;
 use super::log_store::LogStore;
 use super::peers::NoPeers;
+use super::raft_types::TypeConfig;
 use super::sequencer::{Raft, Sequencer};
 use super::snapshot::{CheckpointError, Checkpoints};
 use crate::config::limits::{RAFT_CHANNEL, RAFT_PAYLOAD_ENTRIES_MAX};
@@ -24,6 +25,9 @@ use crate::types::Term;
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(200);
 /// How long openraft may take to note a checkpoint before the log is purged by the next one instead.
 const NOTED_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long a checkpoint waits for the log to be purged: a follower that reads it may hold it longer, and need not be waited for.
+const PURGED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The rooms' parts that Raft runs over.
 pub struct Parts {
@@ -98,29 +102,25 @@ pub async fn raft(parts: Parts, cluster: &str, id: u64, me: Node, times: Checkpo
     Ok(raft)
 }
 
-/// Tells the sequencer who leads, until raft ends.
+/// Tells the sequencer who leads, until raft ends. The channel moves with votes and members only, not with every commit.
 async fn follow_leadership(raft: Raft, id: u64, sequencer: Arc<Sequencer>, fatal: Fatal) {
-    let mut metrics = raft.metrics();
+    let mut metrics = raft.server_metrics();
     loop {
-        let (leading, sole_voter, failure) = {
+        let (leading, sole_voter) = {
             let now = metrics.borrow_watched();
             let leading = (now.state == ServerState::Leader).then(|| Term(now.vote.leader_id.term));
-            let sole_voter = now.membership_config.voter_ids().eq([id]);
-            let failure = match &now.running_state {
-                Ok(()) | Err(openraft::errors::Fatal::Stopped) => None,
-                Err(error) => Some(error.to_string()),
-            };
-            (leading, sole_voter, failure)
+            (leading, now.membership_config.voter_ids().eq([id]))
         };
-        if let Some(error) = failure {
-            fatal.report(format!("raft failed: {error}"));
-        }
         sequencer.leadership(leading, sole_voter);
         if metrics.changed().await.is_err() {
-            sequencer.leadership(None, sole_voter);
-            return;
+            break;
         }
     }
+    match &raft.metrics().borrow_watched().running_state {
+        Ok(()) | Err(openraft::errors::Fatal::Stopped) => {}
+        Err(error) => fatal.report(format!("raft failed: {error}")),
+    }
+    sequencer.leadership(None, false);
 }
 
 /// Watches the segment writer and takes checkpoints when they are due.
@@ -166,13 +166,16 @@ pub async fn checkpoint(raft: &Raft, checkpoints: &Checkpoints) -> Result<(), Ch
     let noted = async {
         raft.trigger().snapshot().await?;
         let noted = raft.wait(Some(NOTED_WITHIN)).metrics(|metrics| metrics.snapshot >= Some(id), "checkpoint").await;
-        match noted {
-            Ok(_) => raft.trigger().purge_log(id.index()).await,
-            Err(error) => {
-                tracing::warn!(%error, "openraft did not note the checkpoint; the log is purged with the next");
-                Ok(())
-            }
+        if let Err(error) = noted {
+            tracing::warn!(%error, "openraft did not note the checkpoint; the log is purged with the next");
+            return Ok(());
         }
+        raft.trigger().purge_log(id.index()).await?;
+        let purged = raft.wait(Some(PURGED_WITHIN)).metrics(|metrics| metrics.purged >= Some(id), "purged").await;
+        if purged.is_err() {
+            tracing::debug!(index = id.index(), "the log is still being read; it is purged later");
+        }
+        Ok(())
     };
-    noted.await.map_err(|_| CheckpointError::Stopped)
+    noted.await.map_err(|_: openraft::errors::Fatal<TypeConfig>| CheckpointError::Stopped)
 }
