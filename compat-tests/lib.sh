@@ -53,13 +53,14 @@ END
 # process_alive PID WORD: whether PID runs and has WORD in its command line. A number used again is not taken
 # for ours, nor is a zombie taken for a process.
 process_alive() {
-  [ -n "$1" ] && tr '\0' '\n' 2>/dev/null <"/proc/$1/cmdline" | grep -qF -- "$2"
+  # No -q: it would end early, the writer would die of SIGPIPE, and pipefail would turn the yes into a no.
+  [ -n "$1" ] && { tr '\0' '\n' <"/proc/$1/cmdline" | grep -F -- "$2"; } >/dev/null 2>&1
 }
 
 # process_gone PID: all its threads have ended, so that its sockets and locks are released too. (The command
 # line is empty well before that, and a leader can be a zombie before its threads are.)
 process_gone() {
-  ! cat "/proc/$1"/task/*/stat 2>/dev/null | sed 's/^.*) //' | grep -qv '^[ZX]'
+  ! { cat "/proc/$1"/task/*/stat 2>/dev/null || true; } | sed 's/^.*) //' | grep -v '^[ZX]' >/dev/null
 }
 
 # end_process PID WORD [SIGNAL]: ends it, by KILL if it has not gone after 20 s; returns once it is gone.

@@ -341,8 +341,8 @@ func TestTxnTimeout(t *testing.T) {
 	begin(t, producer)
 	must(t, send(ctx, producer, out, 0, "too late"))
 
-	// An offset in the open transaction, by hand: the client itself sends offsets only when it ends one. The first
-	// transaction of a client is of the first protocol, so these requests are too.
+	// An offset in the open transaction, by hand: the client itself sends offsets only when it ends one. By requests of
+	// the first protocol, in which the group is added first.
 	old := client(t, bootstrap, kgo.MaxVersions(kversion.V3_0_0()))
 	pid, epoch, err := producer.ProducerID(ctx)
 	must(t, err)
@@ -382,7 +382,6 @@ func TestEndTxnCut(t *testing.T) {
 	relay := newRelay(t)
 	a, b := topic(t, relayed, "cut-a", 1), topic(t, relayed, "cut-b", 1)
 	producer := transactional(t, relayed, unique("cut"), time.Minute)
-	// The first is of the first protocol, the others of the second.
 	values := []string{"0", "1", "2"}
 	for _, value := range values {
 		rule := relay.cutResponse(endTxnKey, 1)
@@ -397,7 +396,8 @@ func TestEndTxnCut(t *testing.T) {
 func TestBrokerKilledInTxn(t *testing.T) {
 	ctx := limited(t)
 	a, b := topic(t, bootstrap, "killed-a", 1), topic(t, bootstrap, "killed-b", 1)
-	id, timeout := unique("killed"), 15*time.Second
+	// Longer than any restart, or Kafka would time it out at once.
+	id, timeout := unique("killed"), time.Minute
 	expected := []string{"before"}
 	producer := transactional(t, bootstrap, id, timeout)
 	must(t, transaction(ctx, producer, kgo.TryCommit, []string{"before"}, a, b))

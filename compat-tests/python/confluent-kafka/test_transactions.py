@@ -272,7 +272,8 @@ def test_end_txn_cut(relay):
 def test_broker_killed_in_txn():
     a, b = kit.create_topics("killed-a", "killed-b")
     name = kit.unique("killed")
-    config = {"transaction.timeout.ms": 15000}
+    # Longer than any restart, or Kafka would time it out at once.
+    config = {"transaction.timeout.ms": 60000}
     producer = kit.transactional_producer(name, **config)
     expected = ["before"]
     producer.begin_transaction()

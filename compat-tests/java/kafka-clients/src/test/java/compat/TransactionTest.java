@@ -348,7 +348,8 @@ class TransactionTest {
         String a = Kit.topic("killed-a");
         String b = Kit.topic("killed-b");
         String id = Kit.unique("killed");
-        int timeoutMs = 15_000;
+        // Longer than any restart, or Kafka would time it out at once.
+        int timeoutMs = 60_000;
         List<String> expected = new ArrayList<>(List.of("before"));
         KafkaProducer<String, String> producer = Kit.transactional(Kit.BOOTSTRAP, id, timeoutMs);
         try {
