@@ -1,13 +1,70 @@
 //! Builds the rooms, joins them, starts and stops them. Decides nothing.
+//!
+//! Start: admin HTTP first (so `ready` can say 503 while the log is replayed), then segments, log and reader, then the
+//! Kafka listener. Stop (SIGTERM, SIGINT): no new requests, answers finished, a checkpoint, exit 0.
+//!
+//! What flows where: `net` → `api` → `log` (writes) and `read` (fetches); `log` wakes `read` once per applied chunk;
+//! `admin` looks at `log` and `read`. Kafka connections and the admin pages share one tokio runtime; Raft has its own.
 
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::admin::metrics::Exporter;
+use crate::admin::{AdminState, Rooms};
+use crate::api::{Api, ApiSettings};
+use crate::config::address::Address;
+use crate::config::settings::Settings;
 use crate::config::Config;
+use crate::disk::{DirLock, Disk, RealDisk, lock_dir};
+use crate::leader::LeaderSettings;
+use crate::log::{Log, LogError, LogOptions, Member};
+use crate::net::NetSettings;
+use crate::read::Reader;
+use crate::segments::{SegmentError, SegmentOptions, Segments};
 
-/// Why a node could not start, or stopped.
+/// How long unfinished answers may take at a stop.
+const CLOSE_WITHIN: Duration = Duration::from_secs(3);
+
+/// Why a node could not start, or had to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The data directory cannot be used.
+    /// The data directory cannot be used, or another process has it.
+    #[error("data directory {path}: {source}")]
+    DataDir {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// An address cannot be listened on.
+    #[error("{what} address {address}: {source}")]
+    Listen {
+        /// `kafka` or `admin`.
+        what: &'static str,
+        /// Which.
+        address: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The process cannot get what it needs from the system.
     #[error("{0}")]
-    Start(String),
+    System(#[from] std::io::Error),
+    /// Metrics cannot be set up.
+    #[error("metrics: {0}")]
+    Metrics(#[from] metrics_exporter_prometheus::BuildError),
+    /// Partition logs.
+    #[error("segments: {0}")]
+    Segments(#[from] SegmentError),
+    /// The replicated log.
+    #[error("log: {0}")]
+    Log(#[from] LogError),
+    /// Something failed after which no write may be acknowledged any more.
+    #[error("stopped to keep what is acknowledged safe: {0}")]
+    Failed(String),
 }
 
 /// Runs a node until SIGTERM or SIGINT.
@@ -15,5 +72,191 @@ pub enum ServerError {
 /// # Errors
 /// If it cannot start, or had to stop.
 pub fn run(config: Config) -> Result<(), ServerError> {
-    Err(ServerError::Start(format!("not wired yet: {}", config.kafka_addr)))
+    let runtime = tokio::runtime::Builder::new_multi_thread().thread_name("kafka").enable_all().build()?;
+    let result = runtime.block_on(serve(config));
+    runtime.shutdown_timeout(CLOSE_WITHIN);
+    result
+}
+
+async fn serve(config: Config) -> Result<(), ServerError> {
+    let data_dir = open_data_dir(&config)?;
+    let exporter = Exporter::install(data_dir.path.clone(), config.unsafe_bypass_fsync)?;
+    let mut signals = Signals::new()?;
+    let (stop, stopping) = watch::channel(false);
+    let rooms = Arc::new(OnceLock::new());
+    let admin = tokio::spawn(crate::admin::serve(
+        listen("admin", &config.admin_addr).await?,
+        AdminState { rooms: rooms.clone(), metrics: exporter },
+        stopped(stopping.clone()),
+    ));
+    // Bound before the replay, so that a taken port is found at once; accepting begins after it.
+    let listener = listen("kafka", &config.kafka_addr).await?;
+    let advertised = advertised(&config, &listener)?;
+
+    let opening = {
+        let (config, path) = (config.clone(), data_dir.path.clone());
+        tokio::task::spawn_blocking(move || open_rooms(&config, path, advertised))
+    };
+    let opened = tokio::select! {
+        opened = opening => opened.map_err(|panic| ServerError::Failed(panic.to_string()))??,
+        () = signals.any() => return Ok(()),
+    };
+    let Opened { log, reader, segments } = opened;
+    if rooms.set(Rooms { log: log.clone(), reader: reader.clone() }).is_err() {
+        return Err(ServerError::Failed("the rooms were opened twice".into()));
+    }
+    let api = Api { log: log.clone(), reader, settings: Arc::new(api_settings(&config, &log)) };
+    let kafka = tokio::spawn(crate::net::serve(listener, api, net_settings(&config.settings), stopping));
+    tracing::info!(kafka = %config.kafka_addr, admin = %config.admin_addr, data = %data_dir.path.display(), "serving");
+
+    let outcome = tokio::select! {
+        () = signals.any() => Ok(()),
+        error = log.failed() => Err(ServerError::Failed(error)),
+    };
+    tracing::info!("stopping");
+    stop.send_replace(true);
+    if kafka.await.is_err() {
+        tracing::warn!("the listener ended in a panic");
+    }
+    log.shutdown().await;
+    if tokio::task::spawn_blocking(move || segments.close()).await.is_err() {
+        tracing::warn!("closing the segments ended in a panic");
+    }
+    admin.abort();
+    outcome
+}
+
+/// A data directory that no other process has. The lock lives as long as this does.
+struct DataDir {
+    path: PathBuf,
+    _lock: DirLock,
+}
+
+fn open_data_dir(config: &Config) -> Result<DataDir, ServerError> {
+    let failed = |source| ServerError::DataDir { path: config.data_dir.clone(), source };
+    std::fs::create_dir_all(&config.data_dir).map_err(failed)?;
+    let path = config.data_dir.canonicalize().map_err(failed)?;
+    let lock = lock_dir(&path).map_err(failed)?;
+    if config.unsafe_bypass_fsync {
+        tracing::warn!("fsync is OFF: a power cut loses acknowledged writes (--unsafe-bypass-fsync)");
+    }
+    Ok(DataDir { path, _lock: lock })
+}
+
+async fn listen(what: &'static str, address: &Address) -> Result<TcpListener, ServerError> {
+    let failed = |source| ServerError::Listen { what, address: address.to_string(), source };
+    TcpListener::bind((address.host.as_str(), address.port)).await.map_err(failed)
+}
+
+/// What clients are told: as configured; port 0 becomes the port that the system chose.
+fn advertised(config: &Config, listener: &TcpListener) -> Result<Address, ServerError> {
+    let mut address = config.advertise_kafka_addr.clone();
+    if address.port == 0 {
+        address.port = listener.local_addr()?.port();
+    }
+    Ok(address)
+}
+
+struct Opened {
+    log: Log,
+    reader: Reader,
+    segments: Segments,
+}
+
+/// Opens segments and log: blocks while the log is replayed.
+fn open_rooms(config: &Config, data_dir: PathBuf, advertised: Address) -> Result<Opened, ServerError> {
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk { bypass_fsync: config.unsafe_bypass_fsync });
+    let settings = &config.settings;
+    let (segments, checkpoint) = Segments::open(disk.clone(), segment_options(settings, data_dir.join("topics")))?;
+    let reader = Reader::new(segments.clone());
+    let waiting = reader.clone();
+    let me =
+        Member { node_id: config.node_id, host: advertised.host, port: advertised.port, rack: config.rack.clone() };
+    let options = LogOptions {
+        rpc: config.advertise_rpc_addr.to_string(),
+        tail_cache_bytes_max: bytes(settings.log_cache_bytes),
+        log_file_bytes_max: settings.wal_file_bytes.unsigned_abs(),
+        checkpoint_log_bytes: settings.checkpoint_bytes.unsigned_abs(),
+        checkpoint_every: Duration::from_millis(settings.checkpoint_interval_ms.unsigned_abs()),
+        ..LogOptions::new(data_dir, me, leader_settings(settings))
+    };
+    let wake = Arc::new(move |partitions: &[_]| waiting.wake(partitions));
+    let log = Log::open(options, disk, segments.clone(), checkpoint, wake)?;
+    Ok(Opened { log, reader, segments })
+}
+
+/// Settings are checked to be positive when they are parsed.
+fn bytes(setting: i64) -> usize {
+    usize::try_from(setting).unwrap_or(usize::MAX)
+}
+
+fn segment_options(settings: &Settings, dir: PathBuf) -> SegmentOptions {
+    SegmentOptions {
+        dir,
+        unwritten_bytes_max: bytes(settings.segment_unwritten_bytes_max),
+        tail_bytes_max: bytes(settings.segment_tail_bytes),
+        open_files_max: bytes(settings.segment_open_files_max),
+    }
+}
+
+fn leader_settings(settings: &Settings) -> LeaderSettings {
+    LeaderSettings {
+        transaction_max_timeout_ms: settings.transaction_max_timeout_ms,
+        entry_bytes_max: bytes(settings.txn_entry_bytes_max),
+        staged_bytes_max: bytes(settings.txn_staged_bytes_max),
+        group_min_session_timeout_ms: settings.group_min_session_timeout_ms,
+        group_max_session_timeout_ms: settings.group_max_session_timeout_ms,
+        group_initial_rebalance_delay_ms: settings.group_initial_rebalance_delay_ms,
+        group_max_size: bytes(settings.group_max_size),
+        offset_metadata_max_bytes: bytes(settings.offset_metadata_max_bytes),
+        producer_id_expiration_ms: settings.producer_id_expiration_ms,
+        transactional_id_expiration_ms: settings.transactional_id_expiration_ms,
+        offsets_retention_ms: settings.offsets_retention_minutes.saturating_mul(60_000),
+    }
+}
+
+fn api_settings(config: &Config, log: &Log) -> ApiSettings {
+    let settings = &config.settings;
+    ApiSettings {
+        cluster_id: log.cluster_id(),
+        auto_create_topics: settings.auto_create_topics_enable,
+        default_partitions: settings.num_partitions,
+        transaction_max_timeout_ms: settings.transaction_max_timeout_ms,
+        transaction_version: i16::try_from(settings.transaction_version).unwrap_or(2),
+    }
+}
+
+fn net_settings(settings: &Settings) -> NetSettings {
+    NetSettings {
+        connections_max: bytes(settings.max_connections),
+        idle_timeout: Duration::from_millis(settings.connections_max_idle_ms.unsigned_abs()),
+        close_timeout: CLOSE_WITHIN,
+        ..NetSettings::default()
+    }
+}
+
+/// Completes when `stop` turns true.
+async fn stopped(mut stop: watch::Receiver<bool>) {
+    // An error means that the sender is gone, which is a stop too.
+    drop(stop.wait_for(|stop| *stop).await);
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn any(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
