@@ -162,3 +162,6 @@ pub const SOCKET_READ_BYTES: usize = 8 << 10;
 
 /// Pause after a failed accept (no descriptors left).
 pub const ACCEPT_RETRY_MS: u64 = 100;
+
+/// Bytes that a time query unpacks of one batch: half a second of zstd. A batch beyond answers as a whole, not to the record.
+pub const UNPACKED_BYTES_MAX: u64 = if cfg!(test) { 1 << 20 } else { 256 << 20 };

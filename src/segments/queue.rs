@@ -208,12 +208,14 @@ impl Queue {
         self.low_space.load(Ordering::Relaxed)
     }
 
+    /// Whether too many bytes wait to be written.
+    pub(super) fn is_behind(&self) -> bool {
+        self.unwritten.load(Ordering::Relaxed) >= self.unwritten_max
+    }
+
     /// Whether nothing more should be admitted.
     pub(super) fn is_full(&self) -> bool {
-        self.unwritten.load(Ordering::Relaxed) >= self.unwritten_max
-            || self.no_space.load(Ordering::Relaxed)
-            || self.is_low_space()
-            || self.failure.get().is_some()
+        self.is_behind() || self.no_space.load(Ordering::Relaxed) || self.is_low_space() || self.failure.get().is_some()
     }
 
     fn tell_room(&self) {

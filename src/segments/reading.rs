@@ -87,6 +87,11 @@ impl<'a> Scan<'a> {
         Ok(Some(found))
     }
 
+    /// Back to a batch that was just passed; what was read of it is still there.
+    fn back_to(&mut self, position: u64) {
+        self.position = position;
+    }
+
     /// Where it stands.
     pub(super) fn position(&self) -> u64 {
         self.position
@@ -142,28 +147,29 @@ impl<'a> Reading<'a> {
         i32::try_from(offset - self.segment.base).unwrap_or(i32::MAX)
     }
 
-    /// Where a scan for `offset` starts. An index that cannot be read or points astray is passed over.
-    fn scan_start(&self, offset: i64) -> u64 {
+    fn scan_from(&self, position: u64) -> Scan<'_> {
+        Scan::new(&*self.log, position, self.segment.len)
+    }
+
+    /// A scan from a batch at or before `offset`. An index that cannot be read or points astray is passed over.
+    fn scan_for(&self, offset: i64) -> Scan<'_> {
         if self.segment.index.entries == 0 {
-            return 0;
+            return self.scan_from(0);
         }
         let looked_up = self
             .files
             .get(self.partition, self.segment.base, Kind::Index, false)
             .and_then(|file| index::lookup(&file, self.segment.index.entries, self.relative(offset)));
-        let sound = looked_up.ok().filter(|position| {
-            let mut scan = Scan::new(&*self.log, *position, self.segment.len);
-            matches!(scan.next(), Ok(Some(batch))
-                if batch.header.base_offset() >= self.segment.base && batch.header.base_offset() <= offset)
-        });
-        sound.unwrap_or_else(|| {
-            tracing::warn!(partition = ?self.partition.id, base = self.segment.base, "an offset index is wrong");
-            0
-        })
-    }
-
-    fn scan_from(&self, position: u64) -> Scan<'_> {
-        Scan::new(&*self.log, position, self.segment.len)
+        if let Ok(position) = looked_up {
+            let mut scan = self.scan_from(position);
+            let first = scan.next().ok().flatten().map(|batch| batch.header.base_offset());
+            if first.is_some_and(|first| (self.segment.base..=offset).contains(&first)) {
+                scan.back_to(position);
+                return scan;
+            }
+        }
+        tracing::warn!(partition = ?self.partition.id, base = self.segment.base, "an offset index is wrong");
+        self.scan_from(0)
     }
 
     fn next(&self, scan: &mut Scan<'_>) -> Result<Option<Found>, SegmentError> {
@@ -172,7 +178,7 @@ impl<'a> Reading<'a> {
 
     /// The batch that contains `offset`, or the first one behind it.
     fn find(&self, offset: i64) -> Result<Option<Found>, SegmentError> {
-        let mut scan = self.scan_from(self.scan_start(offset));
+        let mut scan = self.scan_for(offset);
         while let Some(found) = self.next(&mut scan)? {
             if found.last() >= offset {
                 return Ok(Some(found));
@@ -239,8 +245,7 @@ impl<'a> Reading<'a> {
     pub(super) fn first_at(&self, timestamp_ms: i64, until: i64) -> Result<Option<(i64, Offset)>, SegmentError> {
         // Everything up to an entry's offset is at or below its timestamp, and only its own batch may be at it.
         let from = self.last_time_where(|timestamp, _| timestamp <= timestamp_ms);
-        let position = from.map_or(0, |(_, offset)| self.scan_start(offset));
-        let mut scan = self.scan_from(position);
+        let mut scan = from.map_or_else(|| self.scan_from(0), |(_, offset)| self.scan_for(offset));
         while let Some(found) = self.next(&mut scan)? {
             if found.header.base_offset() >= until {
                 break;
@@ -248,7 +253,8 @@ impl<'a> Reading<'a> {
             if found.header.max_timestamp() < timestamp_ms {
                 continue;
             }
-            if let Some(record) = super::first_record_at(&self.load(&found)?, found.header.base_offset(), timestamp_ms)
+            if let Some(record) =
+                super::times::first_record_at(&self.load(&found)?, found.header.base_offset(), timestamp_ms)
             {
                 return Ok(Some(record));
             }
@@ -263,8 +269,7 @@ impl<'a> Reading<'a> {
             return Ok((timestamp >= 0).then_some((timestamp, last)));
         }
         let mut best = self.last_time_where(|_, offset| offset < until);
-        let position = best.map_or(0, |(_, offset)| self.scan_start(offset));
-        let mut scan = self.scan_from(position);
+        let mut scan = best.map_or_else(|| self.scan_from(0), |(_, offset)| self.scan_for(offset));
         while let Some(found) = self.next(&mut scan)? {
             if found.header.base_offset() >= until {
                 break;

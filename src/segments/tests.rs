@@ -13,6 +13,7 @@ use std::sync::mpsc;
 use super::*;
 use crate::disk::faulty::FaultyDisk;
 use crate::state::command::Appended;
+use crate::types::RecordBatch;
 use crate::types::record_batch::sample;
 
 const DIR: &str = "/segments";

@@ -62,3 +62,33 @@ fn deletion_and_recreation_survive_power_cuts() {
         assert_eq!(names(&world), ["manifest", "topic-0", "topic-1"]);
     }
 }
+
+#[test]
+fn a_power_cut_at_any_step_of_deletion_and_checkpoint_is_survived() {
+    let mut cut = 0;
+    loop {
+        cut += 1;
+        let mut world = World::new(u64::from(cut));
+        world.create(1, "topic", 2);
+        (0..8).for_each(|n| world.append(partition(1, n % 2), opaque(1, 700, n as u8)));
+        world.checkpoint().unwrap();
+        world.disk.cut_power_in(cut);
+        world.append(partition(1, 0), opaque(1, 200, 1));
+        world.delete(1);
+        world.create(2, "topic", 2);
+        world.append(partition(2, 0), opaque(3, 300, 9));
+        let finished = world.checkpoint().is_ok();
+        let survivor = world.disk.crash();
+        let mut world = world.reopen(survivor);
+        world.append(partition(2, 1), opaque(1, 30, 8));
+        world.checkpoint().unwrap();
+        world.assert_reads_as_expected();
+        assert_eq!(names(&world), ["manifest", "topic-0", "topic-1"], "cut at {cut}");
+        let logs = files(&world.disk).into_iter().map(|(_, bytes)| bytes.len());
+        assert_eq!(logs.collect::<Vec<_>>(), [361, 91], "cut at {cut}");
+        if finished {
+            break;
+        }
+    }
+    assert!(cut > 10, "the checkpoint took {cut} steps");
+}

@@ -181,3 +181,47 @@ fn a_tail_read_copies_no_records() {
     assert_eq!((read.pieces.len(), read.records), (2, 3));
     assert_eq!(read.pieces[1].as_ptr(), batch.bytes()[16..].as_ptr());
 }
+
+#[test]
+fn readers_beside_apply_and_the_writer_see_whole_entries() {
+    const ENTRIES: u64 = 1_500;
+    let mut world = World::new(1);
+    world.create(1, "topic", 3);
+    let all = [0, 1, 2].map(|number| partition(1, number));
+    let segments = world.segments.clone();
+    std::thread::scope(|scope| {
+        let readers = [0, 1].map(|_| {
+            scope.spawn(|| {
+                let (mut looks, mut in_files) = (0, 0);
+                loop {
+                    let pin = segments.pin();
+                    let visible = pin.visible().expect("the topic was created");
+                    for of in all {
+                        let end = segments.bounds(of, visible).unwrap().high_watermark;
+                        assert_eq!(end, Offset(visible.0 as i64), "one record an entry");
+                        let from = Offset(end.0 * (looks % 10) / 10);
+                        let memory = segments.read_memory(of, visible, from, 1 << 20, true).unwrap();
+                        in_files += u64::from(memory.is_none());
+                        let read = segments.read(of, visible, from, 1 << 20, true).unwrap();
+                        assert_eq!(read.records as i64, end.0 - from.0);
+                    }
+                    looks += 1;
+                    // The last look begins at offset 0, which is in files by then.
+                    if visible == LogIndex(ENTRIES) && looks % 10 == 1 {
+                        return in_files;
+                    }
+                }
+            })
+        });
+        for n in 0..ENTRIES {
+            let appended = all.map(|of| world.appended(of, opaque(1, 150, n as u8))).to_vec();
+            world.apply(Effects { appended, ..Effects::default() });
+            if n == ENTRIES - 1 {
+                world.flush();
+            }
+            world.publish();
+        }
+        let in_files: u64 = readers.map(|reader| reader.join().unwrap()).iter().sum();
+        assert!(in_files > 0, "some reads went to files");
+    });
+}

@@ -1,5 +1,6 @@
 //! Time queries, exact to the record.
 
+use bytes::BytesMut;
 use kafka_protocol::records::{Compression, Record, RecordBatchEncoder, RecordEncodeOptions, TimestampType};
 
 use super::*;
@@ -9,6 +10,10 @@ const CODECS: [Compression; 5] =
 
 /// A batch with these timestamps.
 fn timed(timestamps: &[i64], compression: Compression) -> RecordBatch {
+    timed_with(timestamps, compression, &Bytes::from(vec![b'v'; 100]))
+}
+
+fn timed_with(timestamps: &[i64], compression: Compression, value: &Bytes) -> RecordBatch {
     let records: Vec<Record> = timestamps
         .iter()
         .zip(0..)
@@ -24,7 +29,7 @@ fn timed(timestamps: &[i64], compression: Compression) -> RecordBatch {
             sequence: offset as i32 - 1,
             timestamp: *timestamp,
             key: (offset % 2 == 0).then(|| Bytes::from_static(b"key")),
-            value: Some(Bytes::from(vec![b'v'; 100])),
+            value: Some(value.clone()),
             headers: Default::default(),
         })
         .collect();
@@ -137,4 +142,46 @@ fn records_that_cannot_be_decoded_answer_as_a_whole_batch() {
     world.append(partition(1, 0), opaque(3, 50, 0xff));
     let found = world.segments.offset_for_timestamp(partition(1, 0), world.last_index(), 1_002).unwrap();
     assert_eq!(found, Some((1_002, Offset(0))));
+}
+
+#[test]
+fn a_batch_that_unpacks_without_end_answers_as_a_whole() {
+    for compression in [Compression::Gzip, Compression::Zstd] {
+        let mut world = World::new(1);
+        world.create(1, "topic", 1);
+        let value = vec![0; crate::config::limits::UNPACKED_BYTES_MAX as usize + 1_000];
+        let batch = timed_with(&[5, 6], compression, &value.into());
+        assert!(batch.size_bytes() < 100_000);
+        world.append(partition(1, 0), batch);
+        let at =
+            |timestamp| world.segments.offset_for_timestamp(partition(1, 0), world.last_index(), timestamp).unwrap();
+        assert_eq!(at(5), Some((5, Offset(0))), "the first record is within the bound");
+        assert_eq!(at(6), Some((6, Offset(0))), "the second is not");
+    }
+}
+
+#[test]
+fn bare_snappy_blocks_are_read_and_lying_ones_refused() {
+    let plain = timed(&[5, 9, 7], Compression::None);
+    let with_records = |records: &[u8]| {
+        let mut bytes = plain.bytes()[..61].to_vec();
+        bytes.extend_from_slice(records);
+        let length = bytes.len() as i32 - 12;
+        bytes[8..12].copy_from_slice(&length.to_be_bytes());
+        bytes[22] |= 2;
+        RecordBatch::stored(bytes.into())
+    };
+    let packed = snap::raw::Encoder::new().compress_vec(&plain.bytes()[61..]).unwrap();
+    let first = |batch: &RecordBatch| records::first_where(batch, |timestamp| timestamp >= 6);
+    assert_eq!(first(&with_records(&packed)).unwrap(), Some((9, 1)));
+    let mut framed = b"\x82SNAPPY\0\0\0\0\x01\0\0\0\x01".to_vec();
+    framed.extend((packed.len() as u32).to_be_bytes());
+    framed.extend(&packed);
+    assert_eq!(first(&with_records(&framed)).unwrap(), Some((9, 1)));
+    // Claims 4 GiB - 1.
+    let lying = [&[0xff, 0xff, 0xff, 0xff, 0x0f], &packed[2..]].concat();
+    assert!(first(&with_records(&lying)).is_err());
+    for cut in 0..framed.len() {
+        let _ = first(&with_records(&framed[..cut]));
+    }
 }
