@@ -110,13 +110,18 @@ impl FaultyDisk {
         let survivors = Self::new(state.draw());
         let mut after = survivors.state.lock();
         after.dirs = state.dirs.clone();
+        for lost in changes[kept..].iter().rev() {
+            if let NameChange::RenameDir(from, to) = lost {
+                after.dirs = after.dirs.iter().map(|dir| moved_path(dir, to, from)).collect();
+            }
+        }
         for (path, id) in names {
             let node = state.nodes[&id].clone();
             let content = node.after_crash(&mut state);
             let id = after.next_node;
             after.next_node += 1;
             after.nodes.insert(id, Node { durable: content.clone(), current: content, ..Node::default() });
-            // A directory whose renaming or removal did not survive is there too.
+            // A directory whose removal did not survive is there too.
             after.dirs.extend(path.ancestors().skip(1).map(Path::to_owned));
             after.names.insert(path, id);
         }
