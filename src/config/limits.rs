@@ -59,16 +59,16 @@ pub const TAIL_ENTRY_OVERHEAD_BYTES: usize = 256;
 /// Entries that openraft sends to a follower in one message; bytes are bounded by [`LOG_READ_BYTES_MAX`].
 pub const RAFT_PAYLOAD_ENTRIES_MAX: u64 = 1024;
 
-// --- leader: open transactions and what waits ------------------------------------------------------
+// --- leader: open transactions and what waits; smaller under test, so that scripts reach them ------------------------------------------------------
 
 /// Proposals whose fate is not known yet. The Raft core's channel is longer, so proposing never blocks; a request beyond is refused as overloaded.
-pub const PROPOSALS_IN_FLIGHT_MAX: usize = 8192;
+pub const PROPOSALS_IN_FLIGHT_MAX: usize = if cfg!(test) { 512 } else { 8192 };
 
 /// Open transactions of one leader. A stage costs about 1 KiB besides its records; a new one beyond is refused as overloaded.
-pub const STAGES_MAX: usize = 100_000;
+pub const STAGES_MAX: usize = if cfg!(test) { 64 } else { 100_000 };
 
 /// Partitions, and groups, of one transaction: what its entry lists. A transaction beyond is doomed, since it could never commit.
-pub const STAGE_PARTITIONS_MAX: usize = 50_000;
+pub const STAGE_PARTITIONS_MAX: usize = if cfg!(test) { 40 } else { 50_000 };
 
 /// What a staged batch or offset costs besides its own bytes, so that many tiny ones count too.
 pub const STAGED_OVERHEAD_BYTES: usize = 128;
@@ -81,16 +81,16 @@ pub const ENTRY_OVERHEAD_BYTES: usize = 64;
 pub const QUEUED_PER_TRANSACTIONAL_ID_MAX: usize = 256;
 
 /// OffsetFetches that wait for an EndTxn; one beyond is refused as overloaded.
-pub const WAITING_OFFSET_FETCHES_MAX: usize = 10_000;
+pub const WAITING_OFFSET_FETCHES_MAX: usize = if cfg!(test) { 100 } else { 10_000 };
 
 /// Produce requests that wait for their entries; one beyond is refused as overloaded. Their bytes have bounds of their own (storage.md).
 pub const WAITING_PRODUCES_MAX: usize = 65_536;
 
 /// Transactional ids in the replicated state. They expire after 7 days; a new one beyond is refused as overloaded.
-pub const TRANSACTIONAL_IDS_MAX: usize = 1_000_000;
+pub const TRANSACTIONAL_IDS_MAX: usize = if cfg!(test) { 300 } else { 1_000_000 };
 
 /// Producer ids in the replicated state; beyond, those idle longest leave first (ID04).
-pub const PRODUCER_IDS_MAX: usize = 1_000_000;
+pub const PRODUCER_IDS_MAX: usize = if cfg!(test) { 200 } else { 1_000_000 };
 
 /// How often expiry is looked at: expiry times are hours, a look costs one pass over the ids.
 pub const EXPIRY_INTERVAL_MS: u64 = 60_000;

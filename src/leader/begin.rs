@@ -39,7 +39,7 @@ impl Leader {
                 turn.reply(token, Response::Refused(refusal));
             }
             if stage.acknowledged {
-                self.doom(turn, id, Doom::ChunkLost);
+                self.doom(turn, id, Doom::EntryLost);
             } else {
                 self.close_stage(id);
             }
@@ -121,7 +121,8 @@ impl Leader {
         if let Some(stage) = self.transactions.entry(id).stage.as_mut() {
             stage.chunks.in_flight = None;
             stage.chunks.unknown = false;
-            self.doom(turn, id, Doom::ChunkLost);
+            self.doom(turn, id, Doom::EntryLost);
+            self.drop_chunks(turn, id);
         }
         self.run_queue(turn, id);
     }

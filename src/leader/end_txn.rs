@@ -57,7 +57,9 @@ impl Leader {
             let queued = Queued { caller: caller.clone(), token, request: Request::EndTxn(request.clone()) };
             return self.transactions.entry(id).queue.push_front(queued);
         }
-        match self.judge_end(turn, id, state, request) {
+        let verdict = self.judge_end(turn, id, state, request);
+        self.transactions.entry(id).handled = Some(request.producer);
+        match verdict {
             Verdict::Propose => self.propose_end(turn, id, state, token, request),
             Verdict::Done => confirmed(turn, token, Ok(state.producer)),
             Verdict::Refused(refusal) => confirmed(turn, token, Err(refusal)),
@@ -68,10 +70,11 @@ impl Leader {
         let stage = self.transactions.by_id.get(id).and_then(|transaction| transaction.stage.as_ref());
         let tv2 = request.version >= END_TXN_TV2;
         if let Some(stage) = stage.filter(|stage| stage.is_live()) {
-            if !request.commit || stage.is_whole() && !self.is_over_entry(id) {
+            let whole = stage.is_whole();
+            if !request.commit || whole && !self.is_over_entry(id) {
                 return Verdict::Propose;
             }
-            self.doom(turn, id, Doom::Hole);
+            self.doom(turn, id, if whole { Doom::OverBudget } else { Doom::Hole });
             return Verdict::Refused(Refusal::TransactionLost);
         }
         let lost = stage.is_some() || state.open_begin.is_some() || tv2 && state.clean_term != turn.term;
@@ -161,6 +164,7 @@ impl Leader {
     pub(super) fn ending_discarded(&mut self, turn: &mut Turn<'_>, id: &Arc<str>, ticket: Ticket) {
         let Some(ending) = self.take_ending(id, ticket) else { return };
         self.transactions.start_clock(id);
+        self.forget_if_unknown(turn, id);
         for token in &ending.waiters {
             turn.reply(*token, Response::Refused(Refusal::NotLeader));
         }
@@ -178,6 +182,16 @@ impl Leader {
         }
         self.refuse_queue(turn, id, Refusal::FateUnknown);
         self.answer_fetches(turn);
+    }
+
+    /// An InitProducerId that never was leaves nothing behind: ids that nobody knows would add up.
+    fn forget_if_unknown(&mut self, turn: &Turn<'_>, id: &str) {
+        let idle = |transaction: &super::transactions::Transaction| {
+            transaction.stage.is_none() && transaction.queue.is_empty() && transaction.ending.is_none()
+        };
+        if turn.machine.transactions().get(id).is_none() && self.transactions.by_id.get(id).is_some_and(idle) {
+            self.transactions.by_id.remove(id);
+        }
     }
 
     fn take_ending(&mut self, id: &str, ticket: Ticket) -> Option<Ending> {

@@ -4,7 +4,7 @@
 //! live stage (a marker or a doom does not count, T15), offsets for `offsets.retention.minutes` of groups without
 //! members. The entry names the time too: whatever was used meanwhile stays.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::proposals::Purpose;
@@ -22,8 +22,11 @@ pub(super) struct Expiry {
     offsets_from_ms: u64,
     /// When a group that has offsets last had members (wall clock). Bounded by the groups that have offsets.
     last_members_ms: BTreeMap<Arc<str>, i64>,
-    /// An entry is in flight: the next look waits for it.
-    pub in_flight: bool,
+    /// Entries in flight: the next look waits for them.
+    in_flight: usize,
+    /// Transactional ids in such an entry: none of them opens a stage meanwhile, for a stage leaves no trace in the log
+    /// that would keep the id (TV2). Their clients retry. At most one entry's worth.
+    pub expiring: BTreeSet<Arc<str>>,
 }
 
 impl Expiry {
@@ -41,7 +44,7 @@ impl Leader {
             return;
         }
         self.expiry.next_ms = Some(turn.now.mono_ms + limits::EXPIRY_INTERVAL_MS);
-        if self.expiry.in_flight {
+        if self.expiry.in_flight > 0 {
             return;
         }
         let now_ms = turn.now.wall_ms;
@@ -69,7 +72,8 @@ impl Leader {
         if expired.producers.is_empty() && expired.transactional_ids.is_empty() && expired.offsets.is_empty() {
             return;
         }
-        self.expiry.in_flight = true;
+        self.expiry.in_flight += 1;
+        self.expiry.expiring.extend(expired.transactional_ids.iter().map(|id| Arc::from(id.as_str())));
         self.proposals.propose(turn, Command::Expire(expired), Purpose::Expire);
     }
 
@@ -136,7 +140,10 @@ impl Leader {
 
     /// An expiry entry was applied, or will not be: forgets what is gone.
     pub(super) fn expired(&mut self, turn: &Turn<'_>) {
-        self.expiry.in_flight = false;
+        self.expiry.in_flight -= 1;
+        if self.expiry.in_flight == 0 {
+            self.expiry.expiring.clear();
+        }
         let known = turn.machine.transactions();
         self.transactions.by_id.retain(|id, transaction| {
             let busy = transaction.live().is_some() || transaction.ending.is_some() || !transaction.queue.is_empty();

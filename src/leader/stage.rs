@@ -40,8 +40,8 @@ pub(super) enum Doom {
     MemberGone,
     /// Its commit was a no-op when it was applied.
     Refused,
-    /// A chunk of it never reached the log.
-    ChunkLost,
+    /// Its begin marker or a chunk of it never reached the log.
+    EntryLost,
 }
 
 /// How far the begin marker of a TV1 transaction is.

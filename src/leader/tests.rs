@@ -4,12 +4,13 @@
 //! what the commands mean.
 
 mod player;
+mod properties;
 
 use crate::types::golden;
 
 #[test]
 fn the_scripts_play_as_written() {
-    for topic in ["transactions", "admission"] {
+    for topic in ["transactions", "end_txn", "stage", "chunks", "init", "admission", "offsets", "expiry", "bounds"] {
         golden::run(&format!("src/leader/scripts/{topic}"), || {
             let mut player = player::Player::new();
             Box::new(move |command| player.play(command))

@@ -284,8 +284,14 @@ impl Leader {
     pub(super) fn open_stage(&mut self, turn: &mut Turn<'_>, id: &Arc<str>, asked: Asked) -> Result<(), Refusal> {
         let state = turn.machine.transactions().get(id).ok_or(Refusal::InvalidProducerIdMapping)?;
         let open = self.transactions.by_id.get(id).and_then(|transaction| transaction.stage.as_ref());
-        assert!(open.is_none_or(|stage| stage.producer == asked.producer), "a stage ends with its pair");
-        if open.is_none() {
+        if open.is_none_or(|stage| stage.producer != asked.producer) {
+            if self.expiry.expiring.contains(id) {
+                return Err(Refusal::Overloaded);
+            }
+            // A stage ends with its pair; who waited for it is told nothing definite.
+            for (token, _) in self.close_stage(id).map(|stage| stage.acks).unwrap_or_default() {
+                turn.reply(token, Response::Refused(Refusal::FateUnknown));
+            }
             let lost = state.open_begin.is_some() || !asked.tv1 && state.clean_term != turn.term;
             if !lost && self.transactions.by_number.len() >= limits::STAGES_MAX {
                 return Err(Refusal::Overloaded);

@@ -8,8 +8,10 @@
 //!   join GROUP MEMBER|-    sync GROUP GENERATION MEMBER [MEMBER=a-0,a-1 …]    leave GROUP MEMBER
 //!   create NAME PARTITIONS    delete NAME
 //! The log: `apply` the oldest proposal (`apply all`: until none is left), `discard` it, `unknown`: its deadline passes.
-//! The world: `restart`: the node leads a new term, proposals not applied are lost; `deposed`: it leads no more;
+//! The world: `restart`: the node leads a new term, proposals not applied are lost; `deposed`: it leads no more; `loading`: a
+//!   new leader whose first entry is not applied yet;
 //!   `at +MS`: time passes; `behind`: the machine applies the oldest proposal, the leader is told by the next `apply`.
+//! Many: `flood N COMMAND`: the request N times over, all of which wait.
 //! Set-up: `topic NAME PARTITIONS`, `set NAME VALUE` (leader settings), `epoch_max N`.
 //! To see: `log a-0` (records), `show ID`, `offsets GROUP`, `stats`, `deadline`.
 
@@ -22,7 +24,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::super::request::*;
 use super::super::{Action, Leader, LeaderSettings, Ticket};
 use crate::state::Machine;
-use crate::state::command::{Appended, Command, Entry, NewTopic, OffsetWrite, Outcome};
+use crate::state::command::{Appended, Command, Entry, NewTopic, OffsetWrite, Outcome, TxnFence};
 use crate::types::record_batch::sample;
 use crate::types::{ConnectionId, LogIndex, Now, Offset, ProducerIdAndEpoch, Refusal, Term, TopicId, TopicPartition};
 
@@ -103,6 +105,10 @@ impl Player {
         let mut words: Vec<&str> = command.split_whitespace().collect();
         let name = words.remove(0);
         let line = Line { options: words.iter().filter_map(|word| word.split_once('=')).collect(), words: &words };
+        let needs_proposal = matches!((name, &words[..]), ("apply" | "behind" | "discard" | "unknown", []));
+        if needs_proposal && self.pending.is_empty() {
+            return "nothing is proposed".to_owned();
+        }
         match name {
             "topic" => self.make_topic(words[0], line.number(1)),
             "set" => self.set(words[0], words[1]),
@@ -133,6 +139,16 @@ impl Player {
                 return out;
             }
             "deposed" => return self.depose(),
+            "flood" => {
+                let (_, repeated) = command.split_once(words[1]).expect("a command to repeat");
+                let repeated = format!("{}{repeated}", words[1]);
+                let outputs: Vec<String> = (0..line.number(0)).map(|_| self.play(&repeated)).collect();
+                assert!(outputs.iter().all(|output| output.ends_with("waits\n")), "{:?}", outputs.last());
+            }
+            "producers" => self.make_producers(line.number(0)),
+            "stages" => self.make_stages(line.number(0)),
+            "count" => return format!("{} producers remembered", self.machine.producers().len()),
+            "loading" => self.leader = Leader::new(self.settings.clone()),
             _ => {
                 let request = self.request(name, &words, &line);
                 return self.ask(&line, request);
@@ -171,6 +187,25 @@ impl Player {
         }
         self.leader = Leader::new(self.settings.clone());
         self.leader.start_term(&self.machine, self.term, self.now);
+    }
+
+    /// So many idempotent producers, each with one batch written, a millisecond apart.
+    fn make_producers(&mut self, count: i64) {
+        for pid in 0..count {
+            self.now.wall_ms += 1;
+            self.play("init -");
+            self.play(&format!("produce - {pid}/0 a-0:0+1"));
+            self.play("apply all");
+        }
+    }
+
+    /// So many open TV2 transactions.
+    fn make_stages(&mut self, count: i64) {
+        for pid in 0..count {
+            self.play(&format!("init t{pid}"));
+            self.play("apply");
+            self.play(&format!("produce t{pid} {pid}/0 a-0:0+1"));
+        }
     }
 
     fn wait(&mut self, by: &str) -> String {
@@ -228,6 +263,57 @@ impl Player {
             };
         }
         out
+    }
+
+    /// Takes note of what the leader proposed, for tests that play without a script.
+    pub fn keep(&mut self, actions: &[Action]) {
+        for action in actions {
+            if let Action::Propose(ticket, entry) = action {
+                self.pending.push_back(Pending { ticket: *ticket, entry: entry.clone(), applied: None });
+            }
+        }
+    }
+
+    /// The oldest proposal will never be applied; None if there is none.
+    pub fn discard_next(&mut self) -> Option<Vec<Action>> {
+        let pending = self.pending.pop_front()?;
+        Some(self.leader.discarded(&self.machine, self.now, pending.ticket))
+    }
+
+    /// The deadline of the oldest proposal passed.
+    pub fn unknown_next(&mut self) -> Option<Vec<Action>> {
+        let ticket = self.pending.front()?.ticket;
+        Some(self.leader.fate_unknown(&self.machine, self.now, ticket))
+    }
+
+    /// A new term. The first `committed` proposals are applied without the leader knowing, the others are lost.
+    pub fn restart(&mut self, committed: usize) -> Vec<Action> {
+        for _ in 0..committed.min(self.pending.len()) {
+            let pending = self.pending.pop_front().expect("counted");
+            self.apply_entry(&pending.entry);
+        }
+        self.pending.clear();
+        let mut actions = self.leader.end_term();
+        actions.extend(self.start_term());
+        actions
+    }
+
+    /// Time passes.
+    pub fn pass(&mut self, by_ms: u64) -> Vec<Action> {
+        self.now.mono_ms += by_ms;
+        self.now.wall_ms += by_ms as i64;
+        self.leader.handle_timeout(&self.machine, self.now)
+    }
+
+    /// Every batch that became visible, in order.
+    pub fn appended(&self) -> &[Appended] {
+        &self.appended
+    }
+
+    /// Makes a topic and tells its id.
+    pub fn topic(&mut self, name: &str, partitions: i32) -> TopicId {
+        self.make_topic(name, partitions);
+        self.topics[name]
     }
 
     fn apply_entry(&mut self, entry: &Entry) -> (LogIndex, Outcome) {
@@ -483,6 +569,7 @@ impl Player {
             Response::Joined(joined) => format!("joined generation {} as {}", joined.generation, joined.member_id),
             Response::Synced(synced) => format!("synced, {} bytes", synced.assignment.len()),
             Response::Left(parts) => parts.iter().map(part).collect::<Vec<_>>().join(", "),
+            Response::Offsets(offsets) if offsets.is_empty() => "no offsets".to_owned(),
             Response::Offsets(offsets) => {
                 let one = |(of, result): &(TopicPartition, Result<Option<FetchedOffset>, Refusal>)| {
                     let told = match result {
@@ -529,20 +616,24 @@ impl Player {
             }
             Command::TxnBegin(begin) => format!("TxnBegin {} {}", begin.transactional_id, told(begin.producer)),
             Command::TxnChunk(chunk) => format!(
-                "TxnChunk {} {} stage {:?} number {}{}",
+                "TxnChunk {} {} stage {} number {}{}",
                 chunk.transactional_id,
                 told(chunk.producer),
-                chunk.stage_id.map(|id| id.0),
+                chunk.stage_id.map(|id| id.0).map_or("new".to_owned(), |id| id.to_string()),
                 chunk.number,
                 self.batches(&chunk.batches)
             ),
             Command::TxnCommit(commit) => {
+                let fence = match commit.fence {
+                    TxnFence::Begin(index) => format!("begin {}", index.0),
+                    TxnFence::Epoch => "epoch".to_owned(),
+                };
                 let offsets = commit.offsets.iter().map(|staged| self.writes_told(&staged.group, &staged.offsets));
                 format!(
-                    "TxnCommit {} {} {:?}{}{}{}{}",
+                    "TxnCommit {} {} {}{}{}{}{}",
                     commit.transactional_id,
                     told(commit.producer),
-                    commit.fence,
+                    fence,
                     if commit.bump { " bump" } else { "" },
                     commit
                         .chunks
@@ -566,7 +657,12 @@ impl Player {
             }
             Command::CreateTopics(topics) => format!("CreateTopics {}", topics[0].name),
             Command::DeleteTopics(topics) => format!("DeleteTopics {}", topics.len()),
-            other => format!("{other:?}"),
+            Command::Expire(expire) => {
+                let (producers, ids) = (expire.producers.len(), &expire.transactional_ids);
+                format!("Expire {producers} producers, ids {ids:?}, {} offsets", expire.offsets.len())
+            }
+            Command::DropStages(stages) => format!("DropStages {:?}", stages.iter().map(|id| id.0).collect::<Vec<_>>()),
+            Command::AlterConfigs(changes) => format!("AlterConfigs {}", changes.len()),
         }
     }
 
