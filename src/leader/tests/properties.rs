@@ -309,9 +309,9 @@ impl World {
                 let connection = self.clients[client].connection;
                 self.send(client, connection, request);
             }
-            Some(waiting) if waiting.token == Token(0) || choice % 4 == 0 => {
+            Some(waiting) if waiting.token == Token(0) || choice.is_multiple_of(4) => {
                 let late = !matches!(waiting.request, Request::InitProducerId(_));
-                if late && choice % 3 == 0 {
+                if late && choice.is_multiple_of(3) {
                     self.late.push((waiting.connection, waiting.request.clone()));
                 }
                 let connection = self.fresh_connection();
@@ -326,11 +326,11 @@ impl World {
         let actions = match kind % 16 {
             0..=7 => return self.client_turn(usize::from(kind % 16) % self.clients.len(), choice),
             8..=11 => self.player.apply_next(),
-            12 if choice % 2 == 0 => self.player.discard_next(),
+            12 if choice.is_multiple_of(2) => self.player.discard_next(),
             13 => self.player.unknown_next(),
-            14 => Some(self.player.pass(if choice % 8 == 0 { 60_000 } else { 1_000 })),
+            14 => Some(self.player.pass(if choice.is_multiple_of(8) { 60_000 } else { 1_000 })),
             12 => None,
-            _ if choice % 4 == 0 => {
+            _ if choice.is_multiple_of(4) => {
                 let connections: Vec<_> = (0..self.clients.len()).map(|_| self.fresh_connection()).collect();
                 let actions = self.player.restart(usize::from(choice >> 4));
                 for (client, connection) in self.clients.iter_mut().zip(connections) {
