@@ -76,7 +76,7 @@ impl Disk for RealDisk {
         // SAFETY: statvfs returned 0, so it filled the structure.
         let stat = unsafe { stat.assume_init() };
         // f_bavail, not f_bfree: what root keeps for itself is not ours.
-        Ok(stat.f_bavail as u64 * stat.f_frsize as u64)
+        Ok(stat.f_bavail * stat.f_frsize)
     }
 }
 

@@ -4,8 +4,9 @@
 //! and length need no journal commit. Zeros are synced here, through a handle of this thread's own, so that the
 //! writer's next fdatasync does not have to carry them and an error is reported to both.
 
+use std::collections::VecDeque;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -42,8 +43,9 @@ pub(super) fn start(
     Ok((sender, thread))
 }
 
-fn run(disk: &dyn Disk, dir: &std::path::Path, shared: &Shared, jobs: Receiver<Job>) {
+fn run(disk: &dyn Disk, dir: &Path, shared: &Shared, jobs: Receiver<Job>) {
     let zeros = vec![0; ZEROS_BYTES];
+    let mut purged = VecDeque::new();
     while let Ok(job) = jobs.recv() {
         match job {
             Job::Fill(file, target) => {
@@ -53,8 +55,9 @@ fn run(disk: &dyn Disk, dir: &std::path::Path, shared: &Shared, jobs: Receiver<J
                 file.fill_asked.store(false, Ordering::Release);
             }
             Job::Unlink(paths) => {
-                if let Err(error) = unlink(disk, dir, &paths) {
-                    // Space is not freed, but nothing is wrong with the log: opening tries again.
+                purged.extend(paths);
+                if let Err(error) = unlink(disk, dir, &mut purged) {
+                    // Space is not freed, but nothing is wrong with the log: the next purge or opening tries again.
                     tracing::warn!(dir = %dir.display(), %error, "cannot unlink purged log files");
                 }
             }
@@ -77,11 +80,39 @@ fn fill(disk: &dyn Disk, log: &LogFile, zeros: &[u8], target: u64) -> io::Result
     Ok(())
 }
 
-/// Removes files one by one, each durably before the next: a crash leaves no gap in their numbers.
-fn unlink(disk: &dyn Disk, dir: &std::path::Path, paths: &[PathBuf]) -> io::Result<()> {
-    for path in paths {
-        disk.remove_file(path)?;
+/// Removes files one by one, each durably before the next, and keeps in `purged` what it did not get to: neither a
+/// crash nor an error leaves a gap in their numbers.
+fn unlink(disk: &dyn Disk, dir: &Path, purged: &mut VecDeque<PathBuf>) -> io::Result<()> {
+    while let Some(path) = purged.front() {
+        match disk.remove_file(path) {
+            Ok(()) => {}
+            // Removed before, but not known to be durably so.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
         disk.sync_dir(dir)?;
+        purged.pop_front();
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::FaultyDisk;
+
+    #[test]
+    fn a_failed_unlink_is_finished_before_a_newer_file_goes() {
+        let disk = FaultyDisk::new(1);
+        let path = |n: u32| PathBuf::from(format!("/{n}"));
+        (1..=4).for_each(|n| drop(disk.open(&path(n), true).unwrap()));
+        disk.sync_dir(Path::new("/")).unwrap();
+        let mut purged = VecDeque::from([path(1), path(2)]);
+        disk.fail_sync_in(1);
+        assert!(unlink(&disk, Path::new("/"), &mut purged).is_err());
+        assert!(disk.open(&path(2), false).is_ok());
+        purged.push_back(path(3));
+        unlink(&disk, Path::new("/"), &mut purged).unwrap();
+        assert_eq!(disk.crash().list(Path::new("/")).unwrap(), [PathBuf::from("4")]);
+    }
 }
