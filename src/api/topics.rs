@@ -16,7 +16,7 @@ use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::messages::create_topics_response::{CreatableTopicConfigs, CreatableTopicResult};
 use kafka_protocol::messages::delete_topics_response::DeletableTopicResult;
 use kafka_protocol::messages::{
-    ApiKey, CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest, DeleteTopicsResponse, TopicName,
+    ApiKey, BrokerId, CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest, DeleteTopicsResponse, TopicName,
 };
 use kafka_protocol::protocol::StrBytes;
 use uuid::Uuid;
@@ -184,7 +184,7 @@ fn counted_partitions(topic: &CreatableTopic, default_partitions: i32, members: 
     match topic.replication_factor {
         -1 => Ok(partitions),
         factor if factor < 1 => {
-            let message = "Replication factor was set to an invalid non-positive value.";
+            let message = "Replication factor must be larger than 0, or -1 to use the default value.";
             refuse(E::InvalidReplicationFactor, message.into())
         }
         factor if usize::from(factor.unsigned_abs()) > members => {
@@ -211,12 +211,7 @@ fn assigned_partitions(topic: &CreatableTopic, members: &[u64]) -> Option<Result
     }
     let mut numbers = BTreeSet::new();
     for assignment in &topic.assignments {
-        let replicas: BTreeSet<i32> = assignment.broker_ids.iter().map(|broker| broker.0).collect();
-        let known = |broker: &i32| u64::try_from(*broker).is_ok_and(|broker| members.contains(&broker));
-        if replicas.is_empty() || replicas.len() < assignment.broker_ids.len() || !replicas.iter().all(known) {
-            let message = format!(
-                "The manual partition assignment {replicas:?} is empty, or names a broker twice or one that is not there."
-            );
+        if let Err(message) = check_replicas(&assignment.broker_ids, members) {
             return refuse(E::InvalidReplicaAssignment, message);
         }
         if !numbers.insert(assignment.partition_index) {
@@ -231,6 +226,24 @@ fn assigned_partitions(topic: &CreatableTopic, members: &[u64]) -> Option<Result
         return refuse(E::InvalidReplicaAssignment, message.into());
     }
     Some(Ok(count))
+}
+
+fn check_replicas(brokers: &[BrokerId], members: &[u64]) -> Result<(), String> {
+    if brokers.is_empty() {
+        return Err("The manual partition assignment includes an empty replica list.".into());
+    }
+    let mut seen = BTreeSet::new();
+    for broker in brokers.iter().map(|broker| broker.0) {
+        if !u64::try_from(broker).is_ok_and(|broker| members.contains(&broker)) {
+            return Err(format!(
+                "The manual partition assignment includes broker {broker}, but no such broker is registered."
+            ));
+        }
+        if !seen.insert(broker) {
+            return Err(format!("The manual partition assignment includes the broker {broker} more than once."));
+        }
+    }
+    Ok(())
 }
 
 /// The leader's results for those topics of the plan that were asked of it.
@@ -419,7 +432,6 @@ fn deleted(deletions: Vec<Deletion>, version: i16) -> DeleteTopicsResponse {
 
 #[cfg(test)]
 mod tests {
-    use kafka_protocol::messages::BrokerId;
     use kafka_protocol::messages::create_topics_request::{CreatableReplicaAssignment, CreatableTopicConfig};
     use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
     use kafka_protocol::protocol::Decodable;

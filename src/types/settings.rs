@@ -80,8 +80,11 @@ impl Setting {
             SettingType::Long => self.check_number(value.parse::<i64>().ok(), "LONG").map_err(wrong),
             SettingType::Double => match value.parse::<f64>() {
                 Err(_) => Err(wrong("Not a number of type DOUBLE".into())),
+                Ok(number) if self.valid == Valid::Ratio && number > 1.0 => {
+                    Err(wrong("Value must be no more than 1".into()))
+                }
                 Ok(number) if self.valid == Valid::Ratio && !(0.0..=1.0).contains(&number) => {
-                    Err(wrong("Value must be between 0 and 1".into()))
+                    Err(wrong("Value must be at least 0".into()))
                 }
                 Ok(_) => Ok(()),
             },
@@ -271,7 +274,8 @@ mod tests {
         );
         assert!(refused("cleanup.policy", "delete,burn").contains("must be one of"));
         assert!(refused("max.message.bytes", "2147483648").contains("INT"));
-        assert!(refused("min.cleanable.dirty.ratio", "1.5").contains("between"));
+        assert!(refused("min.cleanable.dirty.ratio", "1.5").contains("no more than 1"));
+        assert!(refused("min.cleanable.dirty.ratio", "NaN").contains("at least 0"));
         assert!(refused("preallocate", "yes").contains("true or false"));
         assert!(refused("remote.storage.enable", "true").contains("one of: false"));
         assert!(refused("compression.lz4.level", "18").contains("no more than 17"));
