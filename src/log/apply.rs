@@ -137,7 +137,7 @@ impl Replica {
 /// Tells the segments how topics are to be rolled, at the same place in the log on every replica.
 fn configure<'a>(segments: &Segments, machine: &Machine, topics: impl IntoIterator<Item = &'a TopicId>) {
     for topic in topics.into_iter().filter_map(|id| machine.topics().get(*id)) {
-        let _ = (segments, &topic.settings);
+        segments.configure(topic.id, &topic.settings);
     }
 }
 

@@ -15,8 +15,8 @@ use crate::leader::Ticket;
 use crate::state::command::Outcome;
 use crate::types::{LogIndex, Term};
 
-/// How often a full segment writer is asked again: it tells nobody when it has room.
-const FULL_POLL: Duration = Duration::from_millis(2);
+/// How often a segment writer that is behind is asked again: it tells nobody when it has room.
+const BEHIND_POLL: Duration = Duration::from_millis(2);
 
 /// Counts proposals from being sent to being applied, dropped or refused.
 #[derive(Debug, Default)]
@@ -62,15 +62,15 @@ impl InFlight {
         self.proposals() < PROPOSALS_ADMITTED_MAX && self.bytes.load(Ordering::Relaxed) < PROPOSED_BYTES_MAX
     }
 
-    /// Waits until there is room and `segments_full` says no.
-    pub async fn admitted(&self, segments_full: impl Fn() -> bool) {
+    /// Waits until there is room and `segments_behind` says no.
+    pub async fn admitted(&self, segments_behind: impl Fn() -> bool) {
         loop {
             let mut room = pin!(self.room.notified());
             room.as_mut().enable();
-            match (self.has_room(), segments_full()) {
+            match (self.has_room(), segments_behind()) {
                 (true, false) => return,
                 (false, _) => room.await,
-                (true, true) => tokio::time::sleep(FULL_POLL).await,
+                (true, true) => tokio::time::sleep(BEHIND_POLL).await,
             }
         }
     }

@@ -19,8 +19,8 @@ use crate::config::limits::LOG_READ_BYTES_MAX;
 use crate::segments::{Checkpoint, Segments};
 use crate::state::Machine;
 
-/// How often a full segment writer is asked again: it tells nobody when it has room.
-const FULL_POLL: Duration = Duration::from_millis(2);
+/// How often a segment writer that is behind is asked again: it tells nobody when it has room.
+const BEHIND_POLL: Duration = Duration::from_millis(2);
 /// How often progress is logged.
 const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 
@@ -92,11 +92,11 @@ pub fn replay(
 }
 
 fn wait_for_room(segments: &Segments) -> Result<(), LogError> {
-    while segments.is_full() {
+    while segments.is_behind() {
         if let Some(error) = segments.failure() {
             return Err(LogError::Io(io::Error::other(error)));
         }
-        std::thread::sleep(FULL_POLL);
+        std::thread::sleep(BEHIND_POLL);
     }
     Ok(())
 }

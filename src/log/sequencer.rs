@@ -135,6 +135,11 @@ impl Sequencer {
             let _ = sender.send(Response::Refused(Refusal::Overloaded));
             return receiver;
         }
+        // Waiting for space may take for ever, so the client is told; what is read or frees space goes on.
+        if takes_space(&request) && self.replica.segments().is_full() && !self.replica.segments().is_behind() {
+            let _ = sender.send(Response::Refused(Refusal::StorageError));
+            return receiver;
+        }
         let token = Token(state.next_token);
         state.next_token += 1;
         state.waiting.insert(token, Waiting { sender, end_txn });
@@ -359,9 +364,9 @@ impl Sequencer {
         self.state.lock().leader.stats()
     }
 
-    /// Waits until more requests may come in.
+    /// Waits until more requests may come in. A full disk is not waited for: it refuses ([`Sequencer::submit`]).
     pub async fn admitted(&self) {
-        self.in_flight.admitted(|| self.replica.segments().is_full()).await;
+        self.in_flight.admitted(|| self.replica.segments().is_behind()).await;
     }
 
     /// Takes no more requests; those that come see a closed connection.
@@ -391,6 +396,28 @@ impl Waiting {
         }
         // The receiver is gone where the client is.
         let _ = self.sender.send(response);
+    }
+}
+
+/// Whether a request makes the log or the segments grow. Deleting a topic or shortening its retention helps a full disk,
+/// and group members must be kept alive.
+fn takes_space(request: &Request) -> bool {
+    match request {
+        Request::Produce(_)
+        | Request::InitProducerId(_)
+        | Request::AddPartitionsToTxn(_)
+        | Request::AddOffsetsToTxn(_)
+        | Request::TxnOffsetCommit(_)
+        | Request::EndTxn(_)
+        | Request::OffsetCommit(_)
+        | Request::CreateTopics(_) => true,
+        Request::JoinGroup(_)
+        | Request::SyncGroup(_)
+        | Request::Heartbeat(_)
+        | Request::LeaveGroup(_)
+        | Request::OffsetFetch(_)
+        | Request::DeleteTopics(_)
+        | Request::AlterConfigs(_) => false,
     }
 }
 
