@@ -6,6 +6,13 @@
 //! Decision order is log order.
 //!
 //! Nothing here reads a clock, blocks, or touches the network; the machine is read, never changed.
+//!
+//! Where a request goes: `dispatch` → `produce` + `admission` (plain), or `transactions` (one queue for each transactional id) →
+//! `staging`, `end_txn`, `init_producer_id`, with the data in `stage` and what a stage replicates early in `begin`; groups and
+//! their offsets in `groups` and `offsets`; what nobody uses any more in `expiry`.
+//!
+//! Left out so far (transactions.md §1, §2): `txn.staging=replicated`, parking, planned transfer. [`Action::Reply`] presumes a
+//! leader lease, which one node always has.
 
 mod admission;
 mod begin;
