@@ -16,8 +16,9 @@ use parking_lot::Mutex;
 
 use super::{Disk, File};
 
-/// The unit in which unsynced writes are kept or lost.
-const PAGE_BYTES: usize = 4096;
+mod content;
+
+use content::{Change, Node, Random};
 
 /// The disk. Clones are the same disk.
 #[derive(Clone, Debug)]
@@ -27,7 +28,7 @@ pub struct FaultyDisk {
 
 #[derive(Debug)]
 struct State {
-    random: u64,
+    random: Random,
     /// After a crash the old handles answer nothing but errors.
     dead: bool,
     dirs: BTreeSet<PathBuf>,
@@ -55,21 +56,6 @@ enum NameChange {
     Remove(PathBuf),
 }
 
-#[derive(Clone, Debug, Default)]
-struct Node {
-    durable: Vec<u8>,
-    current: Vec<u8>,
-    unsynced: Vec<Change>,
-    /// Failed syncs so far. Each handle is told once (Linux errseq), whichever of them synced.
-    sync_errors: u64,
-}
-
-#[derive(Clone, Debug)]
-enum Change {
-    Write(usize, Vec<u8>),
-    SetLen(usize),
-}
-
 #[derive(Debug)]
 struct FaultyFile {
     state: Arc<Mutex<State>>,
@@ -82,7 +68,7 @@ impl FaultyDisk {
     /// An empty disk whose crashes follow from `seed`.
     pub fn new(seed: u64) -> Self {
         let state = State {
-            random: seed,
+            random: Random(seed),
             dead: false,
             dirs: BTreeSet::from([PathBuf::from("/")]),
             names: BTreeMap::new(),
@@ -105,9 +91,9 @@ impl FaultyDisk {
         state.dead = true;
         let mut names = state.durable_names.clone();
         let changes = std::mem::take(&mut state.name_changes);
-        let kept = state.up_to(changes.len());
+        let kept = state.random.up_to(changes.len());
         changes[..kept].iter().for_each(|change| change.apply(&mut names));
-        let survivors = Self::new(state.draw());
+        let survivors = Self::new(state.random.draw());
         let mut after = survivors.state.lock();
         after.dirs = state.dirs.clone();
         for lost in changes[kept..].iter().rev() {
@@ -117,7 +103,7 @@ impl FaultyDisk {
         }
         for (path, id) in names {
             let node = state.nodes[&id].clone();
-            let content = node.after_crash(&mut state);
+            let content = node.after_crash(&mut state.random);
             let id = after.next_node;
             after.next_node += 1;
             after.nodes.insert(id, Node { durable: content.clone(), current: content, ..Node::default() });
@@ -222,83 +208,7 @@ fn moved_path(path: &Path, from: &Path, to: &Path) -> PathBuf {
     }
 }
 
-impl Change {
-    fn apply(&self, content: &mut Vec<u8>) {
-        match self {
-            Self::Write(position, bytes) => {
-                let end = position + bytes.len();
-                if content.len() < end {
-                    content.resize(end, 0);
-                }
-                content[*position..end].copy_from_slice(bytes);
-            }
-            Self::SetLen(len) => content.resize(*len, 0),
-        }
-    }
-}
-
-impl Node {
-    /// What is left: each page, and the length, as after some number of the unsynced changes.
-    fn after_crash(&self, state: &mut State) -> Vec<u8> {
-        let count = self.unsynced.len();
-        // A crash of the process alone keeps all; a disk with no cache at all keeps nothing. Both are worth much weight.
-        match state.draw() % 4 {
-            0 => return self.unsynced.iter().fold(self.durable.clone(), applied),
-            1 => return self.durable.clone(),
-            _ => {}
-        }
-        let len_version = state.up_to(count);
-        let mut len = self.durable.len();
-        let mut longest = self.durable.clone();
-        let mut before = self.durable.clone();
-        let pages_max = self.current.len().max(self.durable.len()).div_ceil(PAGE_BYTES);
-        let versions: Vec<usize> = (0..pages_max).map(|_| state.up_to(count)).collect();
-        for (version, change) in self.unsynced.iter().enumerate().map(|(n, change)| (n + 1, change)) {
-            let after = applied(before.clone(), change);
-            for page in versions.iter().enumerate().filter(|(_, v)| **v == version).map(|(page, _)| page) {
-                let from = page * PAGE_BYTES;
-                let to = ((page + 1) * PAGE_BYTES).min(after.len());
-                if from >= to {
-                    continue;
-                }
-                // Torn: the front of the page is new, the rest still the version before.
-                let tear = if state.draw().is_multiple_of(4) { from + state.up_to(to - from) } else { to };
-                longest.resize(longest.len().max(to), 0);
-                let old = before.get(tear..to.min(before.len()).max(tear)).unwrap_or_default().to_vec();
-                longest[from..tear].copy_from_slice(&after[from..tear]);
-                longest[tear..to].fill(0);
-                longest[tear..tear + old.len()].copy_from_slice(&old);
-            }
-            if version == len_version {
-                len = after.len();
-            }
-            before = after;
-        }
-        longest.resize(len, 0);
-        longest
-    }
-}
-
-fn applied(mut content: Vec<u8>, change: &Change) -> Vec<u8> {
-    change.apply(&mut content);
-    content
-}
-
 impl State {
-    /// The next number of splitmix64.
-    fn draw(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number from 0 to `most`, both included.
-    fn up_to(&mut self, most: usize) -> usize {
-        usize::try_from(self.draw() % (most as u64 + 1)).expect("not above `most`")
-    }
-
     fn alive(&mut self) -> io::Result<&mut Self> {
         if self.dead { Err(io::Error::other("the machine has crashed")) } else { Ok(self) }
     }
@@ -528,6 +438,7 @@ impl File for FaultyFile {
 
 #[cfg(test)]
 mod tests {
+    use super::content::PAGE_BYTES;
     use super::*;
 
     fn content(disk: &FaultyDisk, path: &str) -> Option<Vec<u8>> {
