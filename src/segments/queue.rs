@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use tokio::sync::Notify;
 
 use super::SegmentError;
 use super::tail::{Partition, TailBatch};
@@ -89,8 +89,8 @@ pub(super) struct Queue {
     /// Free space is below the floor: nothing new should be admitted before it is gone altogether.
     low_space: AtomicBool,
     failure: OnceLock<String>,
-    /// Told when `is_full` may have turned false.
-    room: Notify,
+    /// Who waits for `is_full` to turn false, each once.
+    waiting_for_room: Mutex<Vec<Waker>>,
 }
 
 impl Queue {
@@ -105,7 +105,7 @@ impl Queue {
             no_space: AtomicBool::new(false),
             low_space: AtomicBool::new(false),
             failure: OnceLock::new(),
-            room: Notify::new(),
+            waiting_for_room: Mutex::default(),
         }
     }
 
@@ -172,7 +172,7 @@ impl Queue {
     pub(super) fn close(&self) {
         self.waiting.lock().closed = true;
         self.wake.notify_all();
-        self.room.notify_waiters();
+        self.wake_waiting();
     }
 
     /// The writer has written that many bytes.
@@ -220,22 +220,28 @@ impl Queue {
 
     fn tell_room(&self) {
         if !self.is_full() {
-            self.room.notify_waiters();
+            self.wake_waiting();
         }
+    }
+
+    fn wake_waiting(&self) {
+        std::mem::take(&mut *self.waiting_for_room.lock()).into_iter().for_each(Waker::wake);
     }
 
     /// Waits until not full. Returns on failure and on close too: then there is nothing to wait for.
     pub(super) async fn until_room(&self) {
-        loop {
-            let told = self.room.notified();
-            tokio::pin!(told);
-            // Registered before the look: a change in between is not missed.
-            told.as_mut().enable();
-            if !self.is_full() || self.failure.get().is_some() || self.waiting.lock().closed {
-                return;
+        let over = || !self.is_full() || self.failure.get().is_some() || self.waiting.lock().closed;
+        std::future::poll_fn(|context| {
+            {
+                let mut waiting = self.waiting_for_room.lock();
+                if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+                    waiting.push(context.waker().clone());
+                }
             }
-            told.await;
-        }
+            // Looked at after registering: a change in between is not missed.
+            if over() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 
     /// The first error.
@@ -260,7 +266,7 @@ impl Queue {
             waiting.closed = true;
             std::mem::take(&mut waiting.jobs)
         };
-        self.room.notify_waiters();
+        self.wake_waiting();
         self.refuse(undone.into_iter().chain(waiting));
     }
 
