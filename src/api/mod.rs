@@ -33,7 +33,7 @@ use kafka_protocol::protocol::decode_request_header_from_buffer;
 pub use context::{Call, Encoded, Malformed, Reply, TopicRef, encode};
 use shape::Shape;
 
-use crate::leader::request::Caller;
+pub use crate::leader::request::Caller;
 use crate::log::Log;
 use crate::read::Reader;
 

@@ -28,9 +28,8 @@ use super::frame::{Event, FrameFault, FrameReader};
 use super::outbox::Outbox;
 use super::{BUDGET, METRICS, NetSettings, Service};
 use crate::api::metrics as api_metrics;
-use crate::api::{Called, Encoded, Fault, Frame, Reply};
+use crate::api::{Called, Caller, Encoded, Fault, Frame, Reply};
 use crate::config::limits::{BUDGET_WAIT_MS_MAX, OUTBOX_BYTES_MAX, PIPELINE_BYTES_MAX, PIPELINE_REQUESTS_MAX};
-use crate::leader::request::Caller;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 

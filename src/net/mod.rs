@@ -20,9 +20,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use crate::api::{Api, Called, Fault, Frame};
+use crate::api::{Api, Called, Caller, Fault, Frame};
 use crate::config::limits::{ACCEPT_RETRY_MS, CONNECTIONS_MAX, REQUESTS_BYTES_MAX};
-use crate::leader::request::Caller;
 use crate::types::ConnectionId;
 
 /// What the operator may choose about sockets.

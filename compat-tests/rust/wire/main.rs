@@ -1,3 +1,13 @@
-//! Wire tests: raw frames against a running broker.
+//! Kafka's protocol, byte by byte: raw sockets, no client library in between. What clients never send, and what they
+//! never look at closely: torn and lying frames, unknown APIs and versions, error codes, the order of answers.
+//!
+//! Starts a node of its own for each test; with `BOOTSTRAP=host:port` all of them run against that broker instead, which
+//! is how each is first proved against Apache Kafka (`./run.sh` beside this file).
 
-fn main() {}
+mod client;
+mod fetching;
+mod frames;
+mod offsets;
+mod producing;
+mod transactions;
+mod versions;
