@@ -6,7 +6,7 @@
 //!   request names a session that we never gave out: FETCH_SESSION_ID_NOT_FOUND (70), and the client starts anew.
 //! - Both isolation levels read the same records, since a transaction is written when it commits. read_committed tells
 //!   last_stable_offset = high_watermark and no aborted transactions; read_uncommitted −1 and null, as Kafka.
-//! - A partition with an error ends the wait at once. The first batch is returned whatever its size.
+//! - A partition that cannot be read ends the wait at once, an unknown one does not. The first batch is returned whatever its size.
 //! - Not done: followers (there are none in Kafka's sense), diverging epochs, which only followers are told.
 
 mod encoder;
@@ -58,8 +58,8 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
         bytes_max: usize::try_from(request.max_bytes).unwrap_or(0).min(FETCH_BYTES_MAX),
     };
     let asked = plan(&call, request.topics, &mut fetch.partitions);
-    let refused = asked.iter().flat_map(|topic| &topic.parts).any(|(_, verdict)| verdict.is_err());
-    if refused || fetch.partitions.is_empty() {
+    let ended = asked.iter().flat_map(|topic| &topic.parts).any(|(_, verdict)| verdict.is_err_and(ends_the_wait));
+    if ended || fetch.partitions.is_empty() {
         fetch.wait_max = Duration::ZERO;
     }
     let reader = call.api.reader.clone();
@@ -93,6 +93,11 @@ fn plan(call: &Call<'_>, topics: Vec<FetchTopic>, reads: &mut Vec<FetchPartition
             Asked { name: topic.topic, id: topic.topic_id, metrics, parts }
         })
         .collect()
+}
+
+/// As Kafka: an unknown topic beside quiet ones is no reason to answer, or its consumers would ask without pause.
+fn ends_the_wait(error: E) -> bool {
+    !matches!(error, E::UnknownTopicOrPartition | E::UnknownTopicId)
 }
 
 fn topic_ref(topic: &FetchTopic, version: i16) -> TopicRef<'_> {

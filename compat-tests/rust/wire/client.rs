@@ -23,7 +23,9 @@ pub struct Broker {
 impl Broker {
     pub fn start() -> Self {
         if let Ok(addr) = std::env::var("BOOTSTRAP") {
-            return Self { addr, started: None };
+            let broker = Self { addr, started: None };
+            broker.wait_for_its_coordinators();
+            return broker;
         }
         let dir = tempfile::tempdir().unwrap();
         let port = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
@@ -42,20 +44,27 @@ impl Broker {
 
     /// A starting process tells nobody when its port is open.
     fn wait_until_it_serves(&self) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        loop {
-            if let Ok(stream) = TcpStream::connect(&self.addr) {
-                let mut client = Client::over(stream);
-                let mut metadata = client.ask(&m::MetadataRequest::default().with_topics(Some(vec![])), 12);
-                if let Some(metadata) = metadata.take()
-                    && metadata.controller_id.0 >= 0
-                {
-                    return;
-                }
-            }
-            assert!(Instant::now() < deadline, "the node does not serve");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let request = m::MetadataRequest::default().with_topics(Some(vec![]));
+        until("the node serves", || {
+            let Ok(stream) = TcpStream::connect(&self.addr) else { return false };
+            Client::over(stream).ask(&request, 12).is_some_and(|metadata| metadata.controller_id.0 >= 0)
+        });
+    }
+
+    /// Apache Kafka makes the topics behind its coordinators when they are first asked for.
+    fn wait_for_its_coordinators(&self) {
+        static READY: std::sync::Once = std::sync::Once::new();
+        READY.call_once(|| {
+            let find = m::FindCoordinatorRequest::default().with_key(fresh("any")).with_key_type(1);
+            let init = m::InitProducerIdRequest::default()
+                .with_transactional_id(Some(m::TransactionalId(fresh("any"))))
+                .with_transaction_timeout_ms(1_000);
+            until("the coordinators serve", || {
+                let mut client = self.connect();
+                client.ask(&find, 3).expect("an answer").error_code == 0
+                    && client.ask(&init, 4).expect("an answer").error_code == 0
+            });
+        });
     }
 
     pub fn addr(&self) -> &str {
@@ -92,6 +101,11 @@ impl Broker {
         let request = m::CreateTopicsRequest::default().with_topics(vec![topic]).with_timeout_ms(10_000);
         let response = self.connect().ask(&request, 7).expect("an answer");
         assert_eq!(response.topics[0].error_code, 0, "{:?}", response.topics[0].error_message);
+        // Apache Kafka answers before the partitions have leaders.
+        until("the topic's partitions serve", || {
+            let mut client = self.connect();
+            (0..partitions).all(|partition| super::offsets::list(&mut client, &name, partition, -1, 5).0 == 0)
+        });
         name
     }
 
@@ -109,6 +123,15 @@ impl Drop for Broker {
             let _ = node.kill();
             let _ = node.wait();
         }
+    }
+}
+
+/// Asks again until it is so: of another process nothing else can be known.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not within a minute: {what}");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -256,7 +279,7 @@ pub fn batch_of(writer: Writer, sequence: i32, values: &[&str], compression: Com
             producer_epoch: writer.epoch,
             timestamp_type: TimestampType::Creation,
             offset: at as i64,
-            sequence: if writer.id < 0 { -1 } else { sequence + at as i32 },
+            sequence: sequence + at as i32, // the encoder would begin another batch at a gap
             timestamp: time,
             key: None,
             value: Some(Bytes::from(value.to_string())),
@@ -266,11 +289,7 @@ pub fn batch_of(writer: Writer, sequence: i32, values: &[&str], compression: Com
         .collect();
     let mut out = BytesMut::new();
     RecordBatchEncoder::encode(&mut out, &records, &RecordEncodeOptions { version: 2, compression }).unwrap();
-    let mut bytes = out.to_vec();
-    // The encoder takes the sequence of the first record, and a header of −1 stays −1.
-    let crc = crc32c::crc32c(&bytes[21..]);
-    bytes[17..21].copy_from_slice(&crc.to_be_bytes());
-    Bytes::from(bytes)
+    out.freeze()
 }
 
 /// The batch with other header bytes, and its CRC made right again.

@@ -175,10 +175,23 @@ fn a_long_poll_waits_for_data_and_no_longer() {
 #[test]
 fn an_error_in_one_partition_ends_the_wait() {
     let broker = Broker::start();
-    let (topic, mut client) = (broker.topic(1), broker.connect());
+    let (topic, mut client) = (broker.topic(2), broker.connect());
     let began = Instant::now();
-    let response = client.ask(&request(&topic, &[(0, 0), (5, 0)]).with_max_wait_ms(20_000), 11).expect("an answer");
+    let response = client.ask(&request(&topic, &[(0, 0), (1, 77)]).with_max_wait_ms(20_000), 11).expect("an answer");
     assert!(began.elapsed() < Duration::from_secs(10));
     let codes: Vec<_> = response.responses[0].partitions.iter().map(|part| part.error_code).collect();
+    assert_eq!(codes, [0, 1]);
+}
+
+#[test]
+fn an_unknown_partition_beside_a_quiet_one_does_not() {
+    let broker = Broker::start();
+    let (topic, mut client) = (broker.topic(1), broker.connect());
+    let began = Instant::now();
+    let response = client.ask(&request(&topic, &[(0, 0), (5, 0)]).with_max_wait_ms(300), 11).expect("an answer");
+    assert!(began.elapsed() >= Duration::from_millis(290), "{:?}", began.elapsed());
+    let mut codes: Vec<_> =
+        response.responses.iter().flat_map(|topic| &topic.partitions).map(|part| part.error_code).collect();
+    codes.sort_unstable();
     assert_eq!(codes, [0, 3]);
 }

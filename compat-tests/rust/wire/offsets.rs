@@ -9,7 +9,13 @@ use super::client::{Broker, Client, NOBODY, batch_of};
 use super::producing::produce;
 
 /// (error, timestamp, offset)
-fn list(client: &mut Client, topic: &m::TopicName, partition: i32, timestamp: i64, version: i16) -> (i16, i64, i64) {
+pub fn list(
+    client: &mut Client,
+    topic: &m::TopicName,
+    partition: i32,
+    timestamp: i64,
+    version: i16,
+) -> (i16, i64, i64) {
     let part = ListOffsetsPartition::default()
         .with_partition_index(partition)
         .with_current_leader_epoch(-1)
