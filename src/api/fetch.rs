@@ -4,8 +4,8 @@
 //!   v12 flexible; v13 (KIP-516) topic ids; v15 (KIP-903), v17 and v18 (KIP-1166) change what replicas send.
 //! - Sessions: every answer has session id 0, «none made», after which clients go on with full requests. An incremental
 //!   request names a session that we never gave out: FETCH_SESSION_ID_NOT_FOUND (70), and the client starts anew.
-//! - Both isolation levels read the same records, since a transaction is written when it commits. read_committed tells
-//!   last_stable_offset = high_watermark and no aborted transactions; read_uncommitted −1 and null, as Kafka.
+//! - Both isolation levels read the same records up to the same end, since a transaction is written when it commits:
+//!   last_stable_offset = high_watermark. Aborted transactions: none with read_committed, null without, as Kafka.
 //! - A partition that cannot be read ends the wait at once, an unknown one does not. The first batch is returned whatever its size.
 //! - Not done: followers (there are none in Kafka's sense), diverging epochs, which only followers are told.
 
@@ -188,7 +188,7 @@ fn answer(
         index,
         error,
         high_watermark,
-        last_stable_offset: if read_committed { high_watermark } else { -1 },
+        last_stable_offset: high_watermark,
         log_start_offset: bounds.map_or(-1, |bounds| bounds.log_start_offset.0),
         aborted: read_committed,
         batches,

@@ -56,12 +56,13 @@ impl Broker {
         static READY: std::sync::Once = std::sync::Once::new();
         READY.call_once(|| {
             let find = m::FindCoordinatorRequest::default().with_key(fresh("any")).with_key_type(1);
+            let find_group = m::FindCoordinatorRequest::default().with_key(fresh("any")).with_key_type(0);
             let init = m::InitProducerIdRequest::default()
                 .with_transactional_id(Some(m::TransactionalId(fresh("any"))))
                 .with_transaction_timeout_ms(1_000);
             until("the coordinators serve", || {
                 let mut client = self.connect();
-                client.ask(&find, 3).expect("an answer").error_code == 0
+                [&find, &find_group].iter().all(|find| client.ask(*find, 3).expect("an answer").error_code == 0)
                     && client.ask(&init, 4).expect("an answer").error_code == 0
             });
         });
@@ -127,7 +128,7 @@ impl Drop for Broker {
 }
 
 /// Asks again until it is so: of another process nothing else can be known.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
         assert!(Instant::now() < deadline, "not within a minute: {what}");
@@ -301,9 +302,27 @@ pub fn patched(batch: &Bytes, at: usize, with: &[u8]) -> Bytes {
     Bytes::from(bytes)
 }
 
-/// (offset, value) of every record.
-pub fn records_of(mut bytes: Bytes) -> Vec<(i64, String)> {
+/// (offset, value) of every record; Kafka's control records aside.
+pub fn records_of(bytes: Bytes) -> Vec<(i64, String)> {
+    committed_of(bytes, &[])
+}
+
+/// The same without the records of aborted transactions, (producer id, first offset), as a client leaves them out: up to
+/// the control record that ends each.
+pub fn committed_of(mut bytes: Bytes, aborted: &[(i64, i64)]) -> Vec<(i64, String)> {
     let sets = RecordBatchDecoder::decode_all(&mut bytes).expect("whole batches");
-    let text = |value: Option<Bytes>| String::from_utf8(value.unwrap_or_default().to_vec()).unwrap();
-    sets.into_iter().flat_map(|set| set.records).map(|record| (record.offset, text(record.value))).collect()
+    let mut open = aborted.to_vec();
+    let mut committed = Vec::new();
+    for record in sets.into_iter().flat_map(|set| set.records) {
+        let within = open.iter().position(|(id, from)| *id == record.producer_id && *from <= record.offset);
+        match (within, record.control) {
+            (Some(at), true) => drop(open.remove(at)),
+            (None, false) => {
+                let value = record.value.unwrap_or_default().to_vec();
+                committed.push((record.offset, String::from_utf8(value).unwrap()));
+            }
+            (Some(_), false) | (None, true) => {}
+        }
+    }
+    committed
 }

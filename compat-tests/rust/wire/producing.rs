@@ -70,7 +70,11 @@ fn a_fault_in_one_partition_leaves_its_neighbours_alone() {
         let parts = produce(&mut client, &topic, parts, 9);
         let by_index = |index| parts.iter().find(|part| part.index == index).expect("every partition is answered");
         assert_eq!(by_index(1).error_code, code, "{name}");
-        assert_eq!((by_index(1).base_offset, by_index(1).log_start_offset), (-1, -1), "{name}");
+        assert_eq!(by_index(1).base_offset, -1, "{name}");
+        if !broker.is_kafka() {
+            // Kafka tells the log's start beside the faults that its `LogValidator` finds.
+            assert_eq!(by_index(1).log_start_offset, -1, "{name}");
+        }
         assert_eq!(by_index(9).error_code, 3);
         for index in [0, 2] {
             assert_eq!((by_index(index).error_code, by_index(index).base_offset), (0, at as i64), "{name}");

@@ -29,7 +29,7 @@ pub struct PartitionAnswer {
     pub error: i16,
     /// End of what can be read.
     pub high_watermark: i64,
-    /// The same with read_committed, −1 without.
+    /// The same, since nothing in the log is open.
     pub last_stable_offset: i64,
     /// First offset that can be read.
     pub log_start_offset: i64,
