@@ -84,7 +84,7 @@ fn a_power_cut_at_any_step_of_deletion_and_checkpoint_is_survived() {
         world.checkpoint().unwrap();
         world.assert_reads_as_expected();
         assert_eq!(names(&world), ["manifest", "topic-0", "topic-1"], "cut at {cut}");
-        let logs = files(&world.disk).into_iter().map(|(_, bytes)| bytes.len());
+        let logs = files(&world.disk).into_values().map(|bytes| bytes.len());
         assert_eq!(logs.collect::<Vec<_>>(), [361, 91], "cut at {cut}");
         if finished {
             break;
