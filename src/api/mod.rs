@@ -260,7 +260,7 @@ impl Api {
         let header = decode_request_header_from_buffer(&mut body).map_err(|error| Fault::Header {
             api: row.name,
             version,
-            reason: error.to_string(),
+            reason: error.to_string().trim().to_owned(),
         })?;
         let client_id = header.client_id.as_deref().unwrap_or_default();
         if *caller.client_id != *client_id {

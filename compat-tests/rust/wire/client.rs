@@ -1,4 +1,5 @@
 //! A broker to talk to, a connection to it, and record batches to send.
+#![allow(clippy::print_stderr, reason = "a failed test shows what its node had to say")]
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -35,6 +36,7 @@ impl Broker {
             .arg(dir.path().join("data"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
+            .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
             .spawn()
             .expect("the binary was built with this test");
         let broker = Self { addr, started: Some((node, dir)) };
@@ -44,10 +46,10 @@ impl Broker {
 
     /// A starting process tells nobody when its port is open.
     fn wait_until_it_serves(&self) {
-        let request = m::MetadataRequest::default().with_topics(Some(vec![]));
+        let request = m::InitProducerIdRequest::default().with_transactional_id(None);
         until("the node serves", || {
             let Ok(stream) = TcpStream::connect(&self.addr) else { return false };
-            Client::over(stream).ask(&request, 12).is_some_and(|metadata| metadata.controller_id.0 >= 0)
+            Client::over(stream).ask(&request, 4).is_some_and(|pair| pair.error_code == 0)
         });
     }
 
@@ -120,9 +122,13 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        if let Some((node, _)) = &mut self.started {
+        if let Some((node, dir)) = &mut self.started {
             let _ = node.kill();
             let _ = node.wait();
+            if std::thread::panicking() {
+                let log = std::fs::read_to_string(dir.path().join("log"));
+                eprintln!("--- the node's log\n{}", log.unwrap_or_default());
+            }
         }
     }
 }
