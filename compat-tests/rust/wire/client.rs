@@ -1,5 +1,4 @@
 //! A broker to talk to, a connection to it, and record batches to send.
-#![allow(clippy::print_stderr, reason = "a failed test shows what its node had to say")]
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

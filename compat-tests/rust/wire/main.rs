@@ -3,6 +3,12 @@
 //!
 //! Starts a node of its own for each test; with `BOOTSTRAP=host:port` all of them run against that broker instead, which
 //! is how each is first proved against Apache Kafka (`./run.sh` beside this file).
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_types,
+    clippy::print_stderr,
+    reason = "tests: a panic is a failure, time is the wall's, and a node's log is shown where its test fails"
+)]
 
 mod client;
 mod fetching;

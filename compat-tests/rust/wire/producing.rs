@@ -165,7 +165,6 @@ fn a_retried_batch_is_stored_once_and_a_gap_is_refused() {
     assert_eq!(send(0, &["a", "b"]), (0, 0));
     assert_eq!(send(2, &["c"]), (0, 2));
     let retry = batch(writer, 3, &["d"]);
-    drop(send);
     for _ in 0..3 {
         let part = produce(&mut client, &topic, vec![(0, retry.clone())], 9).remove(0);
         assert_eq!((part.error_code, part.base_offset), (0, 3));
