@@ -26,7 +26,7 @@ use super::{Call, Malformed, Reply};
 use crate::config::limits::{FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX};
 use crate::read::{Fetch, FetchPartition, Fetched, SegmentError};
 use crate::state::topics::Topic;
-use crate::types::{Offset, TopicId, TopicPartition};
+use crate::types::{Offset, Term, TopicId, TopicPartition};
 use encoder::{PartitionAnswer, TopicAnswer};
 
 /// One topic of the request.
@@ -71,8 +71,7 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
 
 /// Decides per partition whether it may be read, and adds what may to `reads`, in order.
 fn plan(call: &Call<'_>, topics: Vec<FetchTopic>, reads: &mut Vec<FetchPartition>) -> Vec<Asked> {
-    let status = call.api.log.status();
-    let epoch = status.serving.then(|| status.term.leader_epoch());
+    let epoch = call.api.log.serving().map(Term::leader_epoch);
     let known: Vec<Option<Arc<Topic>>> = call
         .api
         .log

@@ -109,8 +109,7 @@ struct Lookup<'a> {
 
 impl<'a> Lookup<'a> {
     fn new(api: &'a Api) -> Self {
-        let status = api.log.status();
-        Self { api, term: status.serving.then_some(status.term), visible: api.reader.visible() }
+        Self { api, term: api.log.serving(), visible: api.reader.visible() }
     }
 
     /// The partition's replicated numbers, after the checks that all requests share.

@@ -302,6 +302,11 @@ impl Log {
         look(&self.node.replica.read())
     }
 
+    /// The term that this node serves, None while it does not: the part of [`Log::status`] that every read asks for.
+    pub fn serving(&self) -> Option<Term> {
+        self.node.sequencer.serving()
+    }
+
     /// How the log stands.
     pub fn status(&self) -> LogStatus {
         let applied = self.node.replica.read().applied().map(|(index, _)| index);
