@@ -72,7 +72,8 @@ impl Call<'_> {
     pub fn decode<R: Decodable>(&self, api: &'static str) -> Result<R, Malformed> {
         let malformed = |reason: String| Malformed { api, version: self.version, reason };
         let mut body = self.body.clone();
-        let request = R::decode(&mut body, self.version).map_err(|error| malformed(error.to_string().trim().to_owned()))?;
+        let request =
+            R::decode(&mut body, self.version).map_err(|error| malformed(error.to_string().trim().to_owned()))?;
         if body.is_empty() { Ok(request) } else { Err(malformed(format!("{} bytes left over", body.len()))) }
     }
 
