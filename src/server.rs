@@ -29,6 +29,9 @@ use crate::segments::{SegmentError, SegmentOptions, Segments};
 /// How long unfinished answers may take at a stop.
 const CLOSE_WITHIN: Duration = Duration::from_secs(3);
 
+/// Threads of the runtime that serves connections.
+const KAFKA_THREAD: &str = "kafka";
+
 /// Why a node could not start, or had to stop.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
@@ -72,10 +75,23 @@ pub enum ServerError {
 /// # Errors
 /// If it cannot start, or had to stop.
 pub fn run(config: Config) -> Result<(), ServerError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().thread_name("kafka").enable_all().build()?;
+    end_on_panic();
+    let runtime = tokio::runtime::Builder::new_multi_thread().thread_name(KAFKA_THREAD).enable_all().build()?;
     let result = runtime.block_on(serve(config));
     runtime.shutdown_timeout(CLOSE_WITHIN);
     result
+}
+
+/// A panic in a connection's handler closes that connection (`net` catches it); anywhere else (raft, apply, a writer
+/// thread) nobody would notice that the work has stopped, so the process ends, and a restart recovers.
+fn end_on_panic() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        print(panic);
+        if std::thread::current().name() != Some(KAFKA_THREAD) {
+            std::process::abort();
+        }
+    }));
 }
 
 async fn serve(config: Config) -> Result<(), ServerError> {

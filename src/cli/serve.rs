@@ -32,7 +32,7 @@ pub struct ServeArgs {
     /// Health, metrics and cluster views over HTTP [default: 127.0.0.1:9644]
     #[arg(long, env = "KATOMIC_ADMIN_ADDR", value_name = "HOST:PORT")]
     admin_addr: Option<String>,
-    /// TOML file with the same keys (data_dir, kafka_addr, …, [set])
+    /// TOML file with the same keys: data_dir, kafka_addr, …, and a table `set`
     #[arg(long, env = "KATOMIC_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// Rack of this node

@@ -43,3 +43,16 @@ impl Fatal {
         }
     }
 }
+
+/// Held while shared state is between two consistent states: a panic meanwhile ends the process at once, because nobody
+/// may decide on what is left (the lock does not poison). A restart recovers; a torn leader would acknowledge nonsense.
+pub struct WholeOrDead;
+
+impl Drop for WholeOrDead {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!("a panic tore the leader's state; the process ends to keep what is acknowledged safe");
+            std::process::abort();
+        }
+    }
+}

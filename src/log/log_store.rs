@@ -112,7 +112,7 @@ impl LogStore {
     }
 
     /// Entries from `from` to before `to`, as far as the log holds them: about `bytes_max`, but at least one if there
-    /// is one. Reads files where memory does not reach: call it where blocking is fine, or through [`Self::read`].
+    /// is one. Reads files where memory does not reach: call it where blocking is fine, or through `read`.
     ///
     /// # Errors
     /// If an entry is missing or damaged.

@@ -23,6 +23,7 @@ use tokio::sync::oneshot;
 
 use super::apply::{Replica, StateMachine};
 use super::clock;
+use super::fatal::WholeOrDead;
 use super::in_flight::{Completion, Completions, Fate, InFlight};
 use super::meters::Meters;
 use super::raft_types::{Completer, Proposal, TypeConfig};
@@ -169,6 +170,7 @@ impl Sequencer {
 
     /// Tells the leader what ended, starts the term if it is time, lets `decide`, carries out.
     fn event(self: &Arc<Self>, state: &mut State, decide: impl FnOnce(&mut Leader, &Machine, Now) -> Vec<Action>) {
+        let _whole = WholeOrDead;
         let machine = self.replica.read();
         let now = clock::now();
         self.tell_ends(state, &machine, now);
