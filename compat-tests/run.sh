@@ -33,7 +33,7 @@ else
   [ -z "$matrix" ] || die "--write-matrix goes with all"
 fi
 for suite in "${wanted[@]}"; do
-  [ -x "$COMPAT/$suite/run.sh" ] || die "no such suite: $suite; there are: ${clients[*]} and $(cd "$COMPAT" && echo upstream/*)"
+  [ -x "$COMPAT/$suite/run.sh" ] || die "no such suite: $suite; there are: ${clients[*]}"
 done
 
 STATE_DIR=$(mktemp -d "${TMPDIR:-/tmp}/katomic-compat.XXXXXX")

@@ -12,6 +12,7 @@ import contextlib
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -48,7 +49,9 @@ class Workload:
 
     def __init__(self, name, command, seed, journal, lock):
         self.name = name
-        self.log = open(pathlib.Path(os.environ["STATE_DIR"]) / f"workload-{name}.log", "w")
+        state = pathlib.Path(os.environ["STATE_DIR"])
+        self.log = open(state / f"workload-{name}.log", "w")
+        self.raw = open(state / f"journal-{name}.tsv", "w")
         self.process = subprocess.Popen(
             [*command, name, BOOTSTRAP, str(seed)],
             stdin=subprocess.PIPE,
@@ -63,10 +66,13 @@ class Workload:
     def follow(self, journal, lock):
         try:
             for line in self.process.stdout:
+                self.raw.write(line)
                 with lock:
                     journal.add(line)
         except (ValueError, KeyError, IndexError) as error:
             self.error = error
+            # What follows may explain it; and a full pipe would stop the workload.
+            self.raw.writelines(self.process.stdout)
 
     def tell(self):
         """Ends the producers at the first call, the group member at the second."""
@@ -82,9 +88,15 @@ class Workload:
 
     def end(self):
         if self.process.poll() is None:
+            # Where each thread stands goes to the output (Java) or the log (Python) of a workload that does not end.
+            self.process.send_signal(signal.SIGQUIT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(2)
             self.process.kill()
         self.process.wait()
+        self.reader.join()
         self.log.close()
+        self.raw.close()
 
 
 def broker(command):
@@ -101,10 +113,9 @@ def create_topics():
 
 
 def kill_and_restart(options, journal, workloads, lock):
-    """The loop of the run; returns the number of kills."""
+    """The loop of the run; yields after each kill."""
     dice = random.Random(options.seed)
     began = time.monotonic()
-    kills = 0
 
     def progress():
         for workload in workloads:
@@ -118,17 +129,16 @@ def kill_and_restart(options, journal, workloads, lock):
         awaited("progress after the restart", lambda: all(now > was for now, was in zip(progress(), before)))
         time.sleep(dice.uniform(0.0, options.pause))
         broker("kill")
-        kills += 1
+        yield
         time.sleep(dice.uniform(0.0, 0.3))
         broker("start")
         with lock:
             print(
-                f"{time.monotonic() - began:6.1f} s  kill {kills:3}  acked {len(journal.acked)}"
+                f"{time.monotonic() - began:6.1f} s  acked {len(journal.acked)}"
                 f"  committed {journal.count('committed')}  aborted {journal.count('aborted')}"
                 f"  unknown {journal.count('unknown')}  consumed {len(journal.read)}",
                 flush=True,
             )
-    return kills
 
 
 def consumer(group):
@@ -256,7 +266,9 @@ def main():
         create_topics()
         for at, (name, *command) in enumerate(commands):
             workloads.append(Workload(name, command, options.seed + 100 * at, journal, lock))
-        kills = kill_and_restart(options, journal, workloads, lock)
+        for _ in kill_and_restart(options, journal, workloads, lock):
+            kills += 1
+            print(f"kill {kills:3}", end="  ")
         faults = verdict(journal, finish(journal, workloads, lock))
     except (Failed, KafkaException, subprocess.TimeoutExpired) as error:
         faults = [str(error)]
