@@ -10,9 +10,12 @@
 #
 # Load: for each of Java 4.4.0 (transactions v2), Java 3.7.2 (v1) and librdkafka (v1) two transactional producers (three
 # topics and the offset of a group each), a plain idempotent producer and a member of one consumer group. Afterwards a
-# fresh read_committed reader must find: every acknowledged record exactly once and in order, every committed transaction
-# whole, one of unknown outcome whole or absent, nothing aborted, and group offsets that match the last
-# visible transaction. KATOMIC_BIN names a broker that is already built, CRASH_CLIENTS="java-4.4 java-3.7 librdkafka" picks.
+# fresh read_committed reader must find: every acknowledged record exactly once and in order, every committed
+# transaction whole, one of unknown outcome whole or absent, nothing aborted, and group offsets that match the last
+# visible transaction.
+#
+#   KATOMIC_BIN=path   do not build       CRASH_CLIENTS="java-4.4 java-3.7 librdkafka"   only these
+#
 # The last line is `crash: PASS kills=N acked=N txns=N` or `crash: FAIL ...`; the exit code is 1 on failure.
 set -euo pipefail
 . "$(dirname "$0")/../compat-tests/lib.sh"

@@ -111,7 +111,9 @@ func begin(t *testing.T, cl *kgo.Client) {
 }
 
 // transaction runs one over the topics and ends it as told.
-func transaction(ctx context.Context, cl *kgo.Client, how kgo.TransactionEndTry, values []string, topics ...string) error {
+func transaction(
+	ctx context.Context, cl *kgo.Client, how kgo.TransactionEndTry, values []string, topics ...string,
+) error {
 	if err := cl.BeginTransaction(); err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ cd "$(dirname "$0")"
 
 python=$(python_venv)
 report=$STATE_DIR/confluent-kafka.xml
-client="python/confluent-kafka $("$python" -c 'import confluent_kafka as c; print(c.version()[0] if isinstance(c.version(), tuple) else c.version())')"
+client="python/confluent-kafka $("$python" -c 'import confluent_kafka as c; print(c.__version__)')"
 status=0
 "$python" -B -m pytest -p no:cacheprovider -q --junitxml="$report" ${CASE:+-k "test_$CASE"} . || status=$?
 [ -e "$report" ] || die "pytest wrote no report"

@@ -1,6 +1,5 @@
 """Produce and fetch outside transactions."""
 
-import pytest
 from confluent_kafka import TopicPartition
 
 import kit
@@ -9,7 +8,8 @@ import kit
 def round_trip(codec):
     topic = kit.create_topics(f"codec-{codec}")
     # Long and repetitive, so that a codec that grows the data is not taken for one that was not used.
-    sent = [(f"key-{i}".encode(), (f"value-{i}-" * 40).encode(), [("h", b"\x00\xff"), ("null", None)]) for i in range(100)]
+    headers = [("h", b"\x00\xff"), ("null", None)]
+    sent = [(f"key-{i}".encode(), (f"value-{i}-" * 40).encode(), headers) for i in range(100)]
     sent += [(None, b"no key", None), (b"tombstone", None, None), (b"", b"", None)]
     producer = kit.plain_producer(**{"compression.type": codec, "linger.ms": 50})
     for key, value, headers in sent:

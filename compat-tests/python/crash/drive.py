@@ -279,7 +279,8 @@ def main():
         print(fault)
     counts = f"kills={kills} acked={len(journal.acked)} txns={journal.count('committed')}"
     unknown = journal.count("unknown", "commit")
-    print(f"aborted={journal.count('aborted')} unknown={unknown} failed={len(journal.failed)} consumed={len(journal.read)}")
+    aborted, failed, consumed = journal.count("aborted"), len(journal.failed), len(journal.read)
+    print(f"aborted={aborted} unknown={unknown} failed={failed} consumed={consumed}")
     if not faults and not (journal.acked and journal.count("committed") and kills):
         faults = ["nothing was tried"]
     if faults:

@@ -34,8 +34,8 @@ def note(who, error):
 
 def common(bootstrap, **more):
     quick = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 20, "log_level": 2}
-    # The default is to bootstrap anew when no broker answers. With librdkafka 2.16.0 that can leave the handle of the one
-    # broker terminating for ever, and send_offsets_to_transaction waiting for it past its timeout; on Apache Kafka too.
+    # The default is to bootstrap anew when no broker answers. With librdkafka 2.16.0 that can leave the handle of the
+    # one broker terminating for ever, and send_offsets_to_transaction waiting past its timeout; on Apache Kafka too.
     quick["metadata.recovery.strategy"] = "none"
     if os.environ.get("CRASH_DEBUG"):
         quick |= {"log_level": 7, "debug": os.environ["CRASH_DEBUG"]}
@@ -146,9 +146,8 @@ def plain(name, bootstrap, seed):
         try:
             number = 0
             while not PRODUCERS_STOP.wait(0.002):
-                producer.produce(
-                    "crash-plain", f"{name}.{instance}|{number}", partition=dice.randrange(PLAIN_PARTITIONS), on_delivery=told
-                )
+                value, partition = f"{name}.{instance}|{number}", dice.randrange(PLAIN_PARTITIONS)
+                producer.produce("crash-plain", value, partition=partition, on_delivery=told)
                 number += 1
                 producer.poll(0)
         except (KafkaException, BufferError) as error:

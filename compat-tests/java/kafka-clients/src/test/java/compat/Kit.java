@@ -222,7 +222,7 @@ final class Kit {
         return offset == null ? -1 : offset.offset();
     }
 
-    /** The group's offset as it stands, -1 if it has none: unlike the consumer, Admin does not wait for pending ones. */
+    /** The group's offset as it stands, -1 if it has none: unlike a consumer, Admin does not wait for pending ones. */
     static long committedNow(Admin admin, String group, String topic) {
         Map<TopicPartition, OffsetAndMetadata> offsets = admin.listConsumerGroupOffsets(group)
                 .partitionsToOffsetAndMetadata()
