@@ -102,7 +102,7 @@ async fn serve(config: Config) -> Result<(), ServerError> {
     let rooms = Arc::new(OnceLock::new());
     let admin = tokio::spawn(crate::admin::serve(
         listen("admin", &config.admin_addr).await?,
-        AdminState { rooms: rooms.clone(), metrics: exporter },
+        AdminState { rooms: rooms.clone(), metrics: exporter, connections: crate::net::connections },
         stopped(stopping.clone()),
     ));
     // Bound before the replay, so that a taken port is found at once; accepting begins after it.

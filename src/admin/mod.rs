@@ -27,6 +27,8 @@ pub struct AdminState {
     pub rooms: Arc<OnceLock<Rooms>>,
     /// Renders metrics.
     pub metrics: Arc<metrics::Exporter>,
+    /// Open client connections; `server` knows whom to ask.
+    pub connections: fn() -> usize,
 }
 
 /// The rooms that the pages look at.

@@ -11,7 +11,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use openraft::async_runtime::WatchReceiver;
 use parking_lot::Mutex;
@@ -354,6 +354,11 @@ impl Log {
         self.node.meters.publish(&self.status(), &stats, (&scraped, &now), clock::now().mono_ms);
         *scraped = now;
         metrics::gauge!("katomic_aggregator_queue_depth").set(self.node.sequencer.proposals() as f64);
+        if let Some(written) = self.node.checkpoints.written() {
+            let at = written.at.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+            metrics::gauge!("katomic_raft_snapshot_last_success_timestamp_seconds").set(at);
+            metrics::gauge!("katomic_raft_snapshot_size_bytes").set(written.state_bytes as f64);
+        }
     }
 
     /// Waits for the error after which this node must stop: a failed fsync, a failed segment writer, a failed Raft.

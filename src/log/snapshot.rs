@@ -11,7 +11,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use openraft::storage::{RaftSnapshotBuilder, Snapshot, SnapshotMeta};
 use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};
@@ -26,6 +26,15 @@ use crate::state::Machine;
 /// The state at a checkpoint. It shares structure with the machine and costs what has changed since.
 #[derive(Clone, Debug)]
 pub struct Cut(Machine);
+
+/// A checkpoint that was written: for metrics.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// When it was durable.
+    pub at: SystemTime,
+    /// Bytes of the machine's state in it.
+    pub state_bytes: u64,
+}
 
 /// Why there is no new checkpoint.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +53,7 @@ pub struct Checkpoints {
     /// Index behind the last entry that this node's log holds durably.
     durable: watch::Receiver<u64>,
     current: Mutex<Option<(SnapshotMetaOf<TypeConfig>, Cut)>>,
+    written: Mutex<Option<Written>>,
     one_at_a_time: tokio::sync::Mutex<()>,
 }
 
@@ -55,7 +65,19 @@ impl Checkpoints {
         current: Option<(Machine, StoredMembership)>,
     ) -> Self {
         let current = current.map(|(machine, membership)| (meta(&machine, membership), Cut(machine)));
-        Self { replica, durable, current: Mutex::new(current), one_at_a_time: tokio::sync::Mutex::new(()) }
+        Self {
+            replica,
+            durable,
+            current: Mutex::new(current),
+            written: Mutex::default(),
+            one_at_a_time: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// The last checkpoint that this process wrote. None for the one that it was started from: when that was written is
+    /// not stored.
+    pub fn written(&self) -> Option<Written> {
+        *self.written.lock()
     }
 
     /// The newest durable checkpoint.
@@ -84,7 +106,8 @@ impl Checkpoints {
             };
             begun.done.await.map_err(|_| CheckpointError::Stopped)??;
             let id = begun.meta.last_log_id;
-            published(begun.bytes.load(Ordering::Relaxed));
+            let state_bytes = begun.bytes.load(Ordering::Relaxed);
+            *self.written.lock() = Some(Written { at: SystemTime::now(), state_bytes });
             *self.current.lock() = Some((begun.meta, begun.cut));
             return Ok(id);
         }
@@ -155,12 +178,6 @@ struct Writing {
 fn meta(machine: &Machine, last_membership: StoredMembership) -> SnapshotMetaOf<TypeConfig> {
     let last_log_id = machine.applied().map(|(index, term)| log_id(index, term));
     SnapshotMeta { last_log_id, last_membership }
-}
-
-fn published(state_bytes: u64) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
-    metrics::gauge!("katomic_raft_snapshot_last_success_timestamp_seconds").set(now);
-    metrics::gauge!("katomic_raft_snapshot_size_bytes").set(state_bytes as f64);
 }
 
 /// Reports a checkpoint to openraft.

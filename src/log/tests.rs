@@ -380,3 +380,27 @@ async fn a_log_that_lost_its_files_is_refused() {
     let error = tokio::task::spawn_blocking(move || open(&disk, options()).err()).await.unwrap();
     assert!(matches!(error, Some(LogError::EndsBeforeCheckpoint { log: 0, .. })), "{error:?}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_scrape_tells_of_the_last_checkpoint() {
+    let faulty = FaultyDisk::new(61);
+    let node = start(&disk(&faulty)).await;
+    node.create_topic().await;
+    // A recorder of its own for each scrape: what is not set again is not there.
+    let scrape = || {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        metrics::with_local_recorder(&recorder, || node.log.publish_metrics());
+        recorder.handle().render()
+    };
+    let value = |text: &str, name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<f64>().ok());
+        line.unwrap_or(0.0)
+    };
+    assert_eq!(value(&scrape(), "katomic_raft_snapshot_size_bytes"), 0.0, "nothing was written yet");
+    node.log.checkpoint().await.unwrap();
+    for text in [scrape(), scrape()] {
+        assert!(value(&text, "katomic_raft_snapshot_size_bytes") > 0.0, "{text}");
+        assert!(value(&text, "katomic_raft_snapshot_last_success_timestamp_seconds") > 1.6e9, "{text}");
+    }
+    node.log.shutdown().await;
+}

@@ -11,11 +11,11 @@ mod frame;
 mod outbox;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, counter, gauge};
+use metrics::{Counter, counter};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -74,18 +74,40 @@ impl Service for Api {
 /// Connections are numbered in the order in which they were accepted, over all listeners.
 static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
 
+/// Connections open now, over all listeners.
+static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
+
+/// Connections open now. A number to ask for, not a gauge fed from here: an idle gauge leaves the exposition.
+pub fn connections() -> usize {
+    CONNECTIONS.load(Ordering::Relaxed)
+}
+
+/// Counts one connection while it lives, however its task ends.
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        CONNECTIONS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The bytes of all requests in memory.
 static BUDGET: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(REQUESTS_BYTES_MAX)));
 
 struct NetMetrics {
-    active: Gauge,
     received_bytes: Counter,
     sent_bytes: Counter,
     errors: Counter,
 }
 
 static METRICS: LazyLock<NetMetrics> = LazyLock::new(|| NetMetrics {
-    active: gauge!("redpanda_rpc_active_connections", "redpanda_server" => "kafka"),
     received_bytes: counter!("redpanda_rpc_received_bytes", "redpanda_server" => "kafka"),
     sent_bytes: counter!("redpanda_rpc_sent_bytes", "redpanda_server" => "kafka"),
     errors: counter!("redpanda_rpc_request_errors_total", "redpanda_server" => "kafka"),
@@ -147,10 +169,10 @@ fn spawn<S: Service>(
         client_id: Arc::from(""),
         host: Arc::from(format!("/{}", peer.ip())),
     });
+    let counted = Counted::new();
     connections.spawn(async move {
-        METRICS.active.increment(1.0);
+        let _counted = counted;
         connection::Connection::new(stream, peer, service, caller, settings, stop).await;
-        METRICS.active.decrement(1.0);
     });
 }
 

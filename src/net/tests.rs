@@ -282,3 +282,17 @@ async fn one_connection_too_many_is_closed_at_once() {
     first.write_all(&request(READ, 2)).await.unwrap();
     assert_eq!(response(&mut first).await.unwrap().0, 2);
 }
+
+#[tokio::test]
+async fn open_connections_are_counted() {
+    let node = node(NetSettings::default()).await;
+    let mut streams = Vec::new();
+    for _ in 0..64 {
+        let mut stream = TcpStream::connect(node.addr).await.unwrap();
+        stream.write_all(&request(READ, 1)).await.unwrap();
+        assert!(response(&mut stream).await.is_some());
+        streams.push(stream);
+    }
+    // Tests beside this one have some open too.
+    assert!(connections() >= 64, "{}", connections());
+}

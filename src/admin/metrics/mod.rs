@@ -27,7 +27,8 @@ const LATENCY_BUCKETS: &[f64] = &[
     0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
 ];
 
-/// Gauges are set at every scrape; one that is not (its topic or group is gone) leaves after this time.
+/// Gauges are set at every scrape, never as things happen; one that is not set (its topic or group is gone) leaves after
+/// this time.
 const GAUGE_IDLE_MAX: Duration = Duration::from_secs(300);
 
 /// Renders what was recorded.
@@ -75,6 +76,8 @@ impl Exporter {
 pub async fn page(State(state): State<AdminState>) -> impl IntoResponse {
     let exporter = &state.metrics;
     exporter.record_build();
+    let connections = (state.connections)() as f64;
+    metrics::gauge!("redpanda_rpc_active_connections", "redpanda_server" => "kafka").set(connections);
     process::record();
     storage::record(&exporter.data_dir);
     if let Some(rooms) = state.rooms.get() {
@@ -135,7 +138,7 @@ fn describe() {
     describe_gauge!(
         "katomic_raft_snapshot_last_success_timestamp_seconds",
         Unit::Seconds,
-        "When the last checkpoint was made"
+        "When this process made its last checkpoint; absent before its first"
     );
-    describe_gauge!("katomic_raft_snapshot_size_bytes", Unit::Bytes, "State bytes of the last checkpoint");
+    describe_gauge!("katomic_raft_snapshot_size_bytes", Unit::Bytes, "State bytes of that checkpoint");
 }
