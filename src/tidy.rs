@@ -21,9 +21,10 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("wal", &["types", "disk"]),
     // `state::command::Effects` is what the segments follow; nothing else of the state.
     ("segments", &["types", "config", "disk", "state"]),
+    // `disk`: the log opens the wal on the node's disk, and keeps `node.json` beside it.
     ("log", &["types", "config", "state", "leader", "wal", "segments", "disk"]),
     ("read", &["types", "config", "state", "segments"]),
-    ("api", &["types", "config", "leader", "log", "read", "state", "segments"]),
+    ("api", &["types", "config", "leader", "log", "read", "state"]),
     ("net", &["types", "config", "api"]),
     ("admin", &["types", "config", "log", "state", "leader", "read"]),
     ("cli", &["config", "server", "wal", "segments", "log", "disk"]),
@@ -32,7 +33,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
 /// Crates that only these rooms may name.
 const CRATES: &[(&str, &[&str])] = &[
     ("openraft", &["log"]),
-    ("kafka_protocol", &["api", "net", "segments"]),
+    ("kafka_protocol", &["api", "segments"]),
     ("tokio", &["log", "read", "api", "net", "admin", "cli", "server"]),
     ("dashmap", &["segments", "read", "log", "net"]),
     ("metrics", &["log", "read", "segments", "api", "net", "admin", "wal"]),
@@ -50,6 +51,20 @@ struct Source {
     lines: Vec<String>,
 }
 
+impl Source {
+    fn new(path: String, text: &str) -> Self {
+        let room = path.split('/').next().expect("not empty").trim_end_matches(".rs").to_owned();
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        let tests = lines.windows(2).position(|pair| pair[0] == "#[cfg(test)]" && opens_inline_module(&pair[1]));
+        Self { path, room, lines: lines[..tests.unwrap_or(lines.len())].to_vec() }
+    }
+}
+
+/// Whether a line opens a module in place: `mod tests {`, whatever its visibility. `mod tests;` is a file of its own.
+fn opens_inline_module(line: &str) -> bool {
+    line.ends_with('{') && line.split_whitespace().any(|word| word == "mod")
+}
+
 fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();
@@ -59,10 +74,7 @@ fn sources() -> Vec<Source> {
         .into_iter()
         .map(|file| {
             let path = file.strip_prefix(&root).expect("below src").to_string_lossy().replace('\\', "/");
-            let room = path.split('/').next().expect("not empty").trim_end_matches(".rs").to_owned();
-            let text = std::fs::read_to_string(&file).expect("readable source");
-            let lines = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).map(str::to_owned).collect();
-            Source { path, room, lines }
+            Source::new(path, &std::fs::read_to_string(&file).expect("readable source"))
         })
         .filter(|source| !is_test(&source.path))
         .collect()
@@ -205,10 +217,17 @@ fn functions_stay_readable() {
 
 #[test]
 fn the_ruler_measures() {
-    let source = Source {
-        path: "x.rs".into(),
-        room: "x".into(),
-        lines: "pub async fn a() {\n    b();\n}\nfn c(d: u8) -> u8;\n".lines().map(str::to_owned).collect(),
-    };
-    assert_eq!(functions(&source), [("a".to_owned(), 3), ("c".to_owned(), 1)]);
+    let code = "pub async fn a() {\n    b();\n}\nfn c(d: u8) -> u8;\n";
+    let all = [("a".to_owned(), 3), ("c".to_owned(), 1)];
+    assert_eq!(functions(&Source::new("x.rs".into(), code)), all);
+    // Tests in a file of their own, or a test-only item, do not end what is measured; tests in place do.
+    for before in
+        ["#[cfg(test)]\nmod tests;\n", "#[cfg(test)]\npub mod golden;\n", "#[cfg(test)]\nuse x::{\n    y,\n};\n"]
+    {
+        assert_eq!(functions(&Source::new("x.rs".into(), &format!("{before}{code}"))), all, "{before}");
+    }
+    for tests in ["mod tests {", "pub(crate) mod sample {"] {
+        let source = Source::new("x/y.rs".into(), &format!("{code}#[cfg(test)]\n{tests}\nfn d() {{\n}}\n"));
+        assert_eq!((functions(&source), source.room.as_str()), (all.to_vec(), "x"), "{tests}");
+    }
 }
