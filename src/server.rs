@@ -237,7 +237,7 @@ fn api_settings(config: &Config, log: &Log) -> ApiSettings {
         cluster_id: log.cluster_id(),
         auto_create_topics: settings.auto_create_topics_enable,
         default_partitions: settings.num_partitions,
-        transaction_max_timeout_ms: settings.transaction_max_timeout_ms,
+        running: settings.all(),
         transaction_version: i16::try_from(settings.transaction_version).unwrap_or(2),
     }
 }

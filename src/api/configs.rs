@@ -75,11 +75,8 @@ fn broker_values(machine: &Machine, status: &LogStatus, settings: &ApiSettings) 
     let chosen = |name: &str| match name {
         "node.id" | "broker.id" => Some(status.node_id.to_string()),
         "broker.rack" => this.and_then(|member| member.rack.clone()),
-        "auto.create.topics.enable" => Some(settings.auto_create_topics.to_string()),
-        "num.partitions" => Some(settings.default_partitions.to_string()),
-        "transaction.max.timeout.ms" => Some(settings.transaction_max_timeout_ms.to_string()),
         "default.replication.factor" => Some(status.members.len().max(1).to_string()),
-        _ => None,
+        _ => settings.running.get(name).cloned(),
     };
     let one = |setting: &'static Setting| {
         let name = setting.name.to_owned();
@@ -224,6 +221,7 @@ mod tests {
 
     use super::super::{encode, metadata::sample};
     use super::*;
+    use crate::config::{Mode, settings::Settings};
     use crate::state::command::{Command, ConfigChange, ConfigResource, Entry};
     use crate::types::{LogIndex, Term};
 
@@ -284,11 +282,27 @@ mod tests {
             |name| (value(own, name).value.as_ref().map(|value| value.to_string()), value(own, name).config_source);
         assert_eq!(of("transaction.max.timeout.ms"), (Some("900000".into()), DEFAULT));
         assert_eq!(of("num.partitions"), (Some("2".into()), STATIC_BROKER));
+        assert_eq!(of("group.max.size"), (Some("50".into()), STATIC_BROKER));
+        assert_eq!(of("group.min.session.timeout.ms"), (Some("6000".into()), DEFAULT));
         assert_eq!(of("broker.rack"), (Some("rack-a".into()), STATIC_BROKER));
         assert_eq!(of("log.retention.ms"), (Some("7".into()), DYNAMIC_DEFAULT_BROKER));
         assert_eq!(of("log.retention.minutes"), (None, DEFAULT));
         let changed: Vec<&str> = response.results[1].configs.iter().map(|config| config.name.as_str()).collect();
         assert_eq!(changed, ["log.retention.ms"]);
+    }
+
+    #[test]
+    fn the_defaults_told_are_those_of_a_mode() {
+        let modes = [Mode::Dev, Mode::Production].map(Settings::for_mode);
+        for setting in BROKER_SETTINGS {
+            let ours: Vec<_> = modes.iter().filter_map(|settings| settings.get(setting.name)).collect();
+            let told = setting.default.map(str::to_owned);
+            assert!(
+                ours.is_empty() || ours.iter().any(|value| Some(value) == told.as_ref()),
+                "{}: {ours:?}",
+                setting.name
+            );
+        }
     }
 
     #[test]

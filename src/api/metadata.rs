@@ -274,7 +274,9 @@ pub(super) mod sample {
             cluster_id: "the-cluster".into(),
             auto_create_topics: true,
             default_partitions: 2,
-            transaction_max_timeout_ms: 900_000,
+            running: [("num.partitions", "2"), ("transaction.max.timeout.ms", "900000"), ("group.max.size", "50")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
             transaction_version: 2,
         }
     }

@@ -24,6 +24,7 @@ pub mod shapes;
 pub mod topics;
 pub mod transactions;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
@@ -57,8 +58,8 @@ pub struct ApiSettings {
     pub auto_create_topics: bool,
     /// `num.partitions` of a topic created without a number.
     pub default_partitions: i32,
-    /// `transaction.max.timeout.ms`, for DescribeConfigs.
-    pub transaction_max_timeout_ms: i32,
+    /// Every broker setting that runs, by Kafka's name, for DescribeConfigs.
+    pub running: BTreeMap<String, String>,
     /// The finalized level of the feature `transaction.version`: 2, or 0 where only TV1 is served.
     pub transaction_version: i16,
 }

@@ -1,5 +1,8 @@
 //! Broker settings by Kafka's names (`katomic.` in front of those that are ours): one table of name, range and place.
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
 use super::{ConfigError, Mode};
 
 /// Every broker setting that this node acts on.
@@ -95,51 +98,108 @@ impl Settings {
     /// # Errors
     /// If there is no such setting or the value is not of its type or range.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
-        const POSITIVE_I32: std::ops::RangeInclusive<i64> = 1..=i32::MAX as i64;
-        const POSITIVE: std::ops::RangeInclusive<i64> = 1..=i64::MAX;
-        let int = |range: std::ops::RangeInclusive<i64>| integer(key, value, range);
-        let int32 = |range| integer(key, value, range).map(|number| number as i32);
-        match key {
-            "auto.create.topics.enable" => self.auto_create_topics_enable = flag(key, value)?,
-            "num.partitions" => self.num_partitions = int32(1..=100_000)?,
-            "transaction.max.timeout.ms" => self.transaction_max_timeout_ms = int32(POSITIVE_I32)?,
-            "transactional.id.expiration.ms" => self.transactional_id_expiration_ms = int(POSITIVE)?,
-            "producer.id.expiration.ms" => self.producer_id_expiration_ms = int(POSITIVE)?,
-            "offsets.retention.minutes" => self.offsets_retention_minutes = int(POSITIVE_I32)?,
-            "offset.metadata.max.bytes" => self.offset_metadata_max_bytes = int(0..=MIB)?,
-            "group.min.session.timeout.ms" => self.group_min_session_timeout_ms = int32(POSITIVE_I32)?,
-            "group.max.session.timeout.ms" => self.group_max_session_timeout_ms = int32(POSITIVE_I32)?,
-            "group.initial.rebalance.delay.ms" => {
-                self.group_initial_rebalance_delay_ms = int32(0..=i64::from(i32::MAX))?;
-            }
-            "group.max.size" => self.group_max_size = int(POSITIVE_I32)?,
-            "connections.max.idle.ms" => self.connections_max_idle_ms = int(POSITIVE)?,
-            "max.connections" => self.max_connections = int(POSITIVE_I32)?,
-            "queued.max.request.bytes" => self.queued_max_request_bytes = int(100 * MIB..=1 << 40)?,
-            "katomic.txn.entry.bytes.max" => self.txn_entry_bytes_max = int(1_024..=16 * MIB)?,
-            "katomic.txn.staged.bytes.max" => self.txn_staged_bytes_max = int(MIB..=1 << 40)?,
-            "katomic.wal.file.bytes" => self.wal_file_bytes = int(4 * MIB..=16_384 * MIB)?,
-            "katomic.log.cache.bytes" => self.log_cache_bytes = int(MIB..=1 << 40)?,
-            "katomic.segment.tail.bytes" => self.segment_tail_bytes = int(MIB..=1 << 40)?,
-            "katomic.segment.unwritten.bytes.max" => self.segment_unwritten_bytes_max = int(MIB..=1 << 40)?,
-            "katomic.segment.open.files.max" => self.segment_open_files_max = int(16..=1_000_000)?,
-            "katomic.checkpoint.bytes" => self.checkpoint_bytes = int(MIB..=1 << 40)?,
-            "katomic.checkpoint.interval.ms" => self.checkpoint_interval_ms = int(POSITIVE)?,
-            "transaction.version" => self.transaction_version = int32(0..=2)?,
-            _ => return Err(ConfigError::UnknownKey { key: key.into() }),
+        match self.place(key).ok_or_else(|| ConfigError::UnknownKey { key: key.into() })? {
+            Flag(place) => *place = value.parse().map_err(|_| ConfigError::bad(key, value, "true or false"))?,
+            Int(place, range) => *place = integer(key, value, range)? as i32,
+            Long(place, range) => *place = integer(key, value, range)?,
         }
         Ok(())
     }
+
+    /// One setting as text; None if there is none of that name.
+    pub fn get(&self, key: &str) -> Option<String> {
+        let mut copy = self.clone();
+        Some(match copy.place(key)? {
+            Flag(place) => place.to_string(),
+            Int(place, _) => place.to_string(),
+            Long(place, _) => place.to_string(),
+        })
+    }
+
+    /// All settings as text, by name.
+    pub fn all(&self) -> BTreeMap<String, String> {
+        TABLE.iter().filter_map(|(name, _)| Some(((*name).to_owned(), self.get(name)?))).collect()
+    }
+
+    fn place(&mut self, key: &str) -> Option<Place<'_>> {
+        let (_, place) = TABLE.iter().find(|(name, _)| *name == key)?;
+        Some(place(self))
+    }
 }
 
-fn flag(key: &str, value: &str) -> Result<bool, ConfigError> {
-    value.parse().map_err(|_| ConfigError::bad(key, value, "true or false"))
+/// Where a setting's value is, of which type and in which range.
+enum Place<'a> {
+    Flag(&'a mut bool),
+    Int(&'a mut i32, RangeInclusive<i64>),
+    Long(&'a mut i64, RangeInclusive<i64>),
 }
 
-fn integer(key: &str, value: &str, range: std::ops::RangeInclusive<i64>) -> Result<i64, ConfigError> {
+use Place::{Flag, Int, Long};
+
+const POSITIVE_I32: RangeInclusive<i64> = 1..=i32::MAX as i64;
+const POSITIVE: RangeInclusive<i64> = 1..=i64::MAX;
+
+/// A setting's name and its place.
+type Row = (&'static str, for<'a> fn(&'a mut Settings) -> Place<'a>);
+
+/// Every setting: what is read and what is written cannot drift apart.
+const TABLE: &[Row] = &[
+    ("auto.create.topics.enable", |s| Flag(&mut s.auto_create_topics_enable)),
+    ("num.partitions", |s| Int(&mut s.num_partitions, 1..=100_000)),
+    ("transaction.max.timeout.ms", |s| Int(&mut s.transaction_max_timeout_ms, POSITIVE_I32)),
+    ("transactional.id.expiration.ms", |s| Long(&mut s.transactional_id_expiration_ms, POSITIVE)),
+    ("producer.id.expiration.ms", |s| Long(&mut s.producer_id_expiration_ms, POSITIVE)),
+    ("offsets.retention.minutes", |s| Long(&mut s.offsets_retention_minutes, POSITIVE_I32)),
+    ("offset.metadata.max.bytes", |s| Long(&mut s.offset_metadata_max_bytes, 0..=MIB)),
+    ("group.min.session.timeout.ms", |s| Int(&mut s.group_min_session_timeout_ms, POSITIVE_I32)),
+    ("group.max.session.timeout.ms", |s| Int(&mut s.group_max_session_timeout_ms, POSITIVE_I32)),
+    ("group.initial.rebalance.delay.ms", |s| Int(&mut s.group_initial_rebalance_delay_ms, 0..=i32::MAX as i64)),
+    ("group.max.size", |s| Long(&mut s.group_max_size, POSITIVE_I32)),
+    ("connections.max.idle.ms", |s| Long(&mut s.connections_max_idle_ms, POSITIVE)),
+    ("max.connections", |s| Long(&mut s.max_connections, POSITIVE_I32)),
+    ("queued.max.request.bytes", |s| Long(&mut s.queued_max_request_bytes, 100 * MIB..=1 << 40)),
+    ("katomic.txn.entry.bytes.max", |s| Long(&mut s.txn_entry_bytes_max, 1_024..=16 * MIB)),
+    ("katomic.txn.staged.bytes.max", |s| Long(&mut s.txn_staged_bytes_max, MIB..=1 << 40)),
+    ("katomic.wal.file.bytes", |s| Long(&mut s.wal_file_bytes, 4 * MIB..=16_384 * MIB)),
+    ("katomic.log.cache.bytes", |s| Long(&mut s.log_cache_bytes, MIB..=1 << 40)),
+    ("katomic.segment.tail.bytes", |s| Long(&mut s.segment_tail_bytes, MIB..=1 << 40)),
+    ("katomic.segment.unwritten.bytes.max", |s| Long(&mut s.segment_unwritten_bytes_max, MIB..=1 << 40)),
+    ("katomic.segment.open.files.max", |s| Long(&mut s.segment_open_files_max, 16..=1_000_000)),
+    ("katomic.checkpoint.bytes", |s| Long(&mut s.checkpoint_bytes, MIB..=1 << 40)),
+    ("katomic.checkpoint.interval.ms", |s| Long(&mut s.checkpoint_interval_ms, POSITIVE)),
+    ("transaction.version", |s| Int(&mut s.transaction_version, 0..=2)),
+];
+
+fn integer(key: &str, value: &str, range: RangeInclusive<i64>) -> Result<i64, ConfigError> {
     let expected = || format!("a whole number from {} to {}", range.start(), range.end());
     match value.parse() {
         Ok(number) if range.contains(&number) => Ok(number),
         _ => Err(ConfigError::bad(key, value, &expected())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_is_read_back_as_it_was_set() {
+        for (name, _) in TABLE {
+            let mut settings = Settings::for_mode(Mode::Production);
+            let value = match settings.place(name).expect("it is in the table") {
+                Flag(place) => (!*place).to_string(),
+                Int(place, range) if i64::from(*place) == *range.end() => range.start().to_string(),
+                Long(place, range) if *place == *range.end() => range.start().to_string(),
+                Int(_, range) | Long(_, range) => range.end().to_string(),
+            };
+            let before = settings.all();
+            settings.set(name, &value).expect("it is in range");
+            assert_eq!(settings.get(name), Some(value), "{name}");
+            let changed: Vec<_> =
+                settings.all().into_iter().filter(|pair| before.get(&pair.0) != Some(&pair.1)).collect();
+            assert_eq!(changed.len(), 1, "{name} changes itself alone: {changed:?}");
+        }
+        assert_eq!(TABLE.len(), Settings::for_mode(Mode::Dev).all().len(), "no name twice");
+        assert_eq!(Settings::for_mode(Mode::Dev).get("no.such.setting"), None);
     }
 }

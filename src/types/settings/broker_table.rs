@@ -67,7 +67,7 @@ pub const BROKER_SETTINGS: &[Setting] = &[
         "How long a new group waits for more members.",
     ),
     setting("group.max.session.timeout.ms", Int, Some("1800000"), Any, "Greatest session timeout of a member."),
-    setting("group.max.size", Int, Some("2147483647"), AtLeast(1), "Greatest number of members of a group."),
+    setting("group.max.size", Int, Some("100000"), AtLeast(1), "Greatest number of members of a group."),
     setting("group.min.session.timeout.ms", Int, Some("6000"), Any, "Least session timeout of a member."),
     setting(
         "log.cleaner.delete.retention.ms",
@@ -199,7 +199,7 @@ pub const BROKER_SETTINGS: &[Setting] = &[
         AtLeast(0),
         "Accepted. Files go once no reader and no checkpoint names them.",
     ),
-    setting("max.connections", Int, Some("2147483647"), AtLeast(0), "Greatest number of client connections."),
+    setting("max.connections", Int, Some("10000"), AtLeast(0), "Greatest number of client connections."),
     setting(
         "max.connections.per.ip",
         Int,
