@@ -33,6 +33,7 @@ mod staging;
 mod transactions;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::state::Machine;
 use crate::state::command::{Command, Entry, Outcome};
@@ -299,6 +300,11 @@ impl Leader {
         let Role::Leading(_) = self.role else { return None };
         let stage = self.transactions.deadlines.first().map(|(deadline_ms, _)| *deadline_ms);
         [stage, self.groups.next_deadline_ms(), self.expiry.next_ms].into_iter().flatten().min()
+    }
+
+    /// The groups with a generation to remember, in order, and how many members each has.
+    pub fn group_members(&self) -> impl Iterator<Item = (Arc<str>, usize)> {
+        self.groups.iter().map(|group| (Arc::clone(group.id()), group.member_count()))
     }
 
     /// Counts for metrics.

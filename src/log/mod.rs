@@ -341,6 +341,11 @@ impl Log {
         self.node.sequencer.stats()
     }
 
+    /// The groups that the leader knows, with how many members each has.
+    pub fn group_members(&self) -> Vec<(Arc<str>, usize)> {
+        self.node.sequencer.group_members()
+    }
+
     /// The cluster's id as Kafka's clients see it.
     pub fn cluster_id(&self) -> String {
         self.node.identity.kafka_cluster_id()

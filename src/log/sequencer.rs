@@ -366,6 +366,11 @@ impl Sequencer {
         self.state.lock().leader.stats()
     }
 
+    /// The leader's groups and how many members each has.
+    pub fn group_members(&self) -> Vec<(Arc<str>, usize)> {
+        self.state.lock().leader.group_members().collect()
+    }
+
     /// Waits until more requests may come in. A full disk is not waited for: it refuses ([`Sequencer::submit`]).
     pub async fn admitted(&self) {
         self.in_flight.admitted(|| self.replica.segments().is_behind()).await;

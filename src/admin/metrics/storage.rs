@@ -7,8 +7,8 @@ use std::path::Path;
 
 use metrics::{Unit, describe_gauge, gauge};
 
-use crate::log::Log;
 use crate::read::Reader;
+use crate::state::Machine;
 
 /// Free bytes below which the alert gauge says degraded (2), and low (1).
 const DEGRADED_BYTES: f64 = 1_073_741_824.0;
@@ -45,13 +45,13 @@ pub(super) fn record(data_dir: &Path) {
     gauge!("redpanda_storage_disk_free_space_alert").set(alert);
 }
 
-pub(super) fn record_sizes(reader: &Reader, log: &Log) {
+pub(super) fn record_sizes(reader: &Reader, machine: &Machine) {
     let mut by_topic: BTreeMap<crate::types::TopicId, u64> = BTreeMap::new();
     for (of, bytes) in reader.segments().sizes() {
         *by_topic.entry(of.topic).or_default() += bytes;
     }
     for (id, bytes) in by_topic {
-        if let Some(topic) = log.read(|machine| machine.topics().get(id).cloned()) {
+        if let Some(topic) = machine.topics().get(id) {
             gauge!("katomic_log_size_bytes", "topic" => topic.name.clone()).set(bytes as f64);
         }
     }
