@@ -102,7 +102,12 @@ async fn serve(config: Config) -> Result<(), ServerError> {
     let rooms = Arc::new(OnceLock::new());
     let admin = tokio::spawn(crate::admin::serve(
         listen("admin", &config.admin_addr).await?,
-        AdminState { rooms: rooms.clone(), metrics: exporter, connections: crate::net::connections },
+        AdminState {
+            rooms: rooms.clone(),
+            metrics: exporter,
+            connections: crate::net::connections,
+            rpc: config.advertise_rpc_addr.clone(),
+        },
         stopped(stopping.clone()),
     ));
     // Bound before the replay, so that a taken port is found at once; accepting begins after it.

@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::AdminState;
+use crate::config::address::Address;
 use crate::log::LogStatus;
 
 fn status(state: &AdminState) -> Option<LogStatus> {
@@ -45,23 +46,26 @@ pub async fn overview(State(state): State<AdminState>) -> Json<Value> {
 
 /// `/v1/brokers`
 pub async fn brokers(State(state): State<AdminState>) -> Json<Value> {
-    Json(broker_list(&status(&state).unwrap_or_default()))
+    Json(broker_list(&status(&state).unwrap_or_default(), &state.rpc))
 }
 
 /// `/v1/cluster_view`
 pub async fn cluster_view(State(state): State<AdminState>) -> Json<Value> {
     let status = status(&state).unwrap_or_default();
-    Json(json!({ "version": status.term.0, "brokers": broker_list(&status) }))
+    Json(json!({ "version": status.term.0, "brokers": broker_list(&status, &state.rpc) }))
 }
 
-fn broker_list(status: &LogStatus) -> Value {
+/// `rpc` is this node's own; the status tells nothing of the others'.
+fn broker_list(status: &LogStatus, rpc: &Address) -> Value {
     status
         .members
         .iter()
         .map(|member| {
+            let rpc = (member.node_id == status.node_id).then_some(rpc);
             json!({
                 "node_id": member.node_id,
-                "internal_rpc_address": member.host,
+                "internal_rpc_address": rpc.map(|rpc| &rpc.host),
+                "internal_rpc_port": rpc.map(|rpc| rpc.port),
                 "rack": member.rack,
                 "membership_status": "active",
                 "is_alive": true,
@@ -69,4 +73,22 @@ fn broker_list(status: &LogStatus) -> Value {
             })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::Member;
+
+    #[test]
+    fn a_broker_is_listed_with_the_address_for_other_nodes_not_that_for_clients() {
+        let me = Member { node_id: 4, host: "for-clients".into(), port: 9092, rack: None };
+        let status = LogStatus { node_id: 4, members: vec![me], ..LogStatus::default() };
+        let rpc = Address { host: "for-nodes".into(), port: 33145 };
+        let list = broker_list(&status, &rpc);
+        assert_eq!(
+            (&list[0]["internal_rpc_address"], &list[0]["internal_rpc_port"]),
+            (&json!("for-nodes"), &json!(33145))
+        );
+    }
 }

@@ -17,6 +17,7 @@ use std::sync::{Arc, OnceLock};
 use axum::Router;
 use axum::routing::get;
 
+use crate::config::address::Address;
 use crate::log::Log;
 use crate::read::Reader;
 
@@ -29,6 +30,8 @@ pub struct AdminState {
     pub metrics: Arc<metrics::Exporter>,
     /// Open client connections; `server` knows whom to ask.
     pub connections: fn() -> usize,
+    /// Where other nodes reach this one.
+    pub rpc: Address,
 }
 
 /// The rooms that the pages look at.

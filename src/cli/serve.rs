@@ -4,7 +4,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::builder::FalseyValueParser;
+use clap::{ArgAction, Args};
+use tracing_subscriber::EnvFilter;
 
 use crate::config::{Choices, Config, ConfigError, SettingValue};
 
@@ -32,6 +34,9 @@ pub struct ServeArgs {
     /// Health, metrics and cluster views over HTTP [default: 127.0.0.1:9644]
     #[arg(long, env = "KATOMIC_ADMIN_ADDR", value_name = "HOST:PORT")]
     admin_addr: Option<String>,
+    /// Nodes of the cluster to join: refused unless empty, as this build runs one node
+    #[arg(long, env = "KATOMIC_SEEDS", value_name = "HOST:PORT,…")]
+    seeds: Option<String>,
     /// TOML file with the same keys: data_dir, kafka_addr, …, and a table `set`
     #[arg(long, env = "KATOMIC_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
@@ -41,11 +46,11 @@ pub struct ServeArgs {
     /// dev, dev-container or production [default: dev]
     #[arg(long, env = "KATOMIC_MODE")]
     mode: Option<String>,
-    /// Any setting by its Kafka name, e.g. transaction.max.timeout.ms=60000; may be repeated
-    #[arg(long = "set", value_name = "KEY=VALUE")]
+    /// Any setting by its Kafka name, e.g. transaction.max.timeout.ms=60000; may be repeated, or separated by commas
+    #[arg(long = "set", env = "KATOMIC_SET", value_name = "KEY=VALUE", value_delimiter = ',')]
     set: Vec<String>,
     /// DANGER: acknowledge from the page cache; a power cut then loses acknowledged writes
-    #[arg(long, env = "KATOMIC_UNSAFE_BYPASS_FSYNC")]
+    #[arg(long, env = "KATOMIC_UNSAFE_BYPASS_FSYNC", action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
     unsafe_bypass_fsync: bool,
 
     // Redpanda's flags without a meaning here.
@@ -75,7 +80,7 @@ impl ServeArgs {
     /// The flags as one source of choices.
     fn choices(&self) -> Result<Choices, ConfigError> {
         let mut set = std::collections::BTreeMap::new();
-        for pair in &self.set {
+        for pair in self.set.iter().filter(|pair| !pair.trim().is_empty()) {
             let (key, value) = pair.split_once('=').ok_or_else(|| ConfigError::bad("--set", pair, "KEY=VALUE"))?;
             set.insert(key.trim().to_owned(), SettingValue::Text(value.trim().to_owned()));
         }
@@ -87,6 +92,7 @@ impl ServeArgs {
             rpc_addr: self.rpc_addr.clone(),
             advertise_rpc_addr: self.advertise_rpc_addr.clone(),
             admin_addr: self.admin_addr.clone(),
+            seeds: self.seeds.clone(),
             rack: self.rack.clone(),
             mode: self.mode.as_deref().map(str::parse).transpose()?,
             unsafe_bypass_fsync: self.unsafe_bypass_fsync.then_some(true),
@@ -126,8 +132,9 @@ impl ServeArgs {
 
 /// Runs a node until it is told to stop.
 pub fn run(args: &ServeArgs) -> ExitCode {
-    init_logging();
-    let config = match args.config() {
+    let filter = log_filter(std::env::var("KATOMIC_LOG").ok().as_deref());
+    init_logging(filter.clone().unwrap_or_default());
+    let config = match filter.and_then(|_| args.config()) {
         Ok(config) => config,
         Err(error) => {
             tracing::error!(%error, "bad configuration");
@@ -147,10 +154,23 @@ pub fn run(args: &ServeArgs) -> ExitCode {
     }
 }
 
+/// What is logged by default.
+const LOG_FILTER: &str = "info,openraft=warn";
+
+/// The filter given, if it is one.
+fn log_filter(given: Option<&str>) -> Result<Option<String>, ConfigError> {
+    let Some(given) = given.filter(|given| !given.trim().is_empty()) else { return Ok(None) };
+    match EnvFilter::builder().parse(given) {
+        Ok(_) => Ok(Some(given.to_owned())),
+        Err(error) => {
+            Err(ConfigError::bad("KATOMIC_LOG", given, &format!("a filter such as info,katomic::log=debug ({error})")))
+        }
+    }
+}
+
 /// Logs go to standard error; `KATOMIC_LOG` filters (`info`, `katomic::log=debug`), `KATOMIC_LOG_FORMAT=json` for machines.
-fn init_logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("KATOMIC_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,openraft=warn"));
+fn init_logging(filter: Option<String>) {
+    let filter = EnvFilter::new(filter.as_deref().unwrap_or(LOG_FILTER));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if std::env::var("KATOMIC_LOG_FORMAT").is_ok_and(|format| format == "json") {
         builder.json().init();
@@ -192,5 +212,42 @@ mod tests {
     #[test]
     fn a_set_without_a_value_is_refused() {
         assert!(parse("katomic serve --set num.partitions").config().is_err());
+    }
+
+    #[test]
+    fn a_bad_log_filter_is_an_error_and_none_is_the_default() {
+        assert_eq!(log_filter(None), Ok(None));
+        assert_eq!(log_filter(Some("info,katomic::log=debug")), Ok(Some("info,katomic::log=debug".to_owned())));
+        let error = log_filter(Some("katomic=loud")).expect_err("no such level");
+        assert!(error.to_string().starts_with("KATOMIC_LOG=katomic=loud: must be a filter"), "{error}");
+    }
+
+    #[test]
+    fn seeds_are_known_and_refused() {
+        assert!(parse("katomic start --seeds=").config().is_ok());
+        assert!(parse("katomic start --seeds a:33145").config().is_err());
+    }
+
+    /// The environment belongs to the whole process, so this test runs itself again in one of its own.
+    #[test]
+    fn flags_have_twins_in_the_environment() {
+        const NAME: &str = "cli::serve::tests::flags_have_twins_in_the_environment";
+        if let Ok(expected) = std::env::var("KATOMIC_TEST_FSYNC_OFF") {
+            let config = parse("katomic serve").config().expect("valid");
+            assert_eq!(config.unsafe_bypass_fsync.to_string(), expected);
+            assert_eq!((config.settings.num_partitions, config.settings.group_max_size), (3, 7));
+            return;
+        }
+        for (value, off) in [("1", "true"), ("true", "true"), ("0", "false"), ("", "false")] {
+            let child = std::process::Command::new(std::env::current_exe().expect("this test"))
+                .args([NAME, "--exact"])
+                .env("KATOMIC_UNSAFE_BYPASS_FSYNC", value)
+                .env("KATOMIC_SET", "num.partitions=3,group.max.size=7")
+                .env("KATOMIC_TEST_FSYNC_OFF", off)
+                .output()
+                .expect("it runs");
+            let said = String::from_utf8_lossy(&child.stdout);
+            assert!(child.status.success() && said.contains("1 passed"), "{value:?}: {said}");
+        }
     }
 }

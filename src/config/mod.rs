@@ -95,6 +95,8 @@ pub struct Choices {
     pub advertise_rpc_addr: Option<String>,
     /// Where operators and Prometheus connect.
     pub admin_addr: Option<String>,
+    /// Nodes of the cluster to join.
+    pub seeds: Option<String>,
     /// This node's rack.
     pub rack: Option<String>,
     /// How the defaults lean.
@@ -175,6 +177,14 @@ impl Config {
                 settings.set(key, &value.to_string())?;
             }
         }
+        if let Some(seeds) = last(sources, |s| &s.seeds).filter(|seeds| !seeds.trim().is_empty()) {
+            return Err(ConfigError::bad("seeds", &seeds, "empty: this build runs one node, clusters come later"));
+        }
+        let node_id = last(sources, |s| &s.node_id).unwrap_or(0);
+        if i32::try_from(node_id).is_err() {
+            // Clients see it as a broker id of 32 bits.
+            return Err(ConfigError::bad("node_id", &node_id.to_string(), &format!("at most {}", i32::MAX)));
+        }
         let kafka_addr = address("kafka_addr", last(sources, |s| &s.kafka_addr), "127.0.0.1:9092")?;
         let advertised = last(sources, |s| &s.advertise_kafka_addr);
         let advertise_kafka_addr = match advertised {
@@ -196,7 +206,7 @@ impl Config {
         };
         Ok(Self {
             data_dir: last(sources, |s| &s.data_dir).unwrap_or_else(|| PathBuf::from("katomic-data")),
-            node_id: last(sources, |s| &s.node_id).unwrap_or(0),
+            node_id,
             kafka_addr,
             advertise_kafka_addr,
             rpc_addr,
@@ -257,6 +267,28 @@ mod tests {
         let named = toml("advertise_kafka_addr = \"broker.example:9092\"");
         let config = Config::resolve(&[all, named]).expect("an address was given");
         assert_eq!(config.advertise_kafka_addr.to_string(), "broker.example:9092");
+    }
+
+    #[test]
+    fn a_node_id_that_clients_cannot_see_is_refused() {
+        let id = |id: u64| Config::resolve(&[toml(&format!("node_id = {id}"))]);
+        assert_eq!(id(2_147_483_647).expect("the largest").node_id, 2_147_483_647);
+        let error = id(2_147_483_648).expect_err("too large for the protocol");
+        assert!(error.to_string().contains("node_id=2147483648: must be at most 2147483647"), "{error}");
+    }
+
+    #[test]
+    fn seeds_are_refused_in_words_unless_empty() {
+        assert!(Config::resolve(&[toml("seeds = \"\"")]).is_ok());
+        let error = Config::resolve(&[toml("seeds = \"a:33145,b:33145\"")]).expect_err("no clusters yet");
+        assert!(error.to_string().contains("clusters come later"), "{error}");
+    }
+
+    #[test]
+    fn several_listeners_are_refused_in_words() {
+        let error =
+            Config::resolve(&[toml("kafka_addr = \"internal://a:1,external://b:2\"")]).expect_err("two listeners");
+        assert!(error.to_string().contains("several listeners are not served yet"), "{error}");
     }
 
     #[test]
