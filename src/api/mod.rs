@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
-use kafka_protocol::messages::ApiKey;
+use kafka_protocol::messages::{ApiKey, RequestHeader};
 use kafka_protocol::protocol::decode_request_header_from_buffer;
 
 pub use context::{Call, Encoded, Malformed, Reply, TopicRef, encode};
@@ -258,11 +258,7 @@ impl Api {
             return answer(0, handshake::unsupported());
         }
         let mut body = bytes;
-        let header = decode_request_header_from_buffer(&mut body).map_err(|error| Fault::Header {
-            api: row.name,
-            version,
-            reason: error.to_string().trim().to_owned(),
-        })?;
+        let header = decode_header(row, version, &mut body)?;
         let client_id = header.client_id.as_deref().unwrap_or_default();
         if *caller.client_id != *client_id {
             Arc::make_mut(caller).client_id = client_id.into();
@@ -278,6 +274,13 @@ impl Api {
         let reply = (row.handler)(Call { api: self, caller, version, body })?;
         answer(row.key.response_header_version(version), reply)
     }
+}
+
+/// Takes the request header off a frame, once its walk has shown that decoding it stays within bounds.
+fn decode_header(row: &ApiRow, version: i16, frame: &mut Bytes) -> Result<RequestHeader, Fault> {
+    let fault = |reason: String| Fault::Header { api: row.name, version, reason };
+    shape::check_header(row.key.request_header_version(version), frame).map_err(|error| fault(error.to_string()))?;
+    decode_request_header_from_buffer(frame).map_err(|error| fault(error.to_string().trim().to_owned()))
 }
 
 #[cfg(test)]

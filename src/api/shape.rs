@@ -101,6 +101,30 @@ pub enum Misshapen {
     Trailing(usize),
 }
 
+/// Walks over the request header in front of a body: what is behind it.
+///
+/// A header has key, version and correlation id, the client id, and from header version 2 on tagged fields.
+///
+/// # Errors
+/// The first fault.
+pub fn check_header(header_version: i16, frame: &[u8]) -> Result<&[u8], Misshapen> {
+    let mut walk = Walk {
+        left: frame,
+        version: header_version,
+        flexible: header_version >= 2,
+        elements: REQUEST_ELEMENTS_MAX,
+        tagged: REQUEST_TAGGED_FIELDS_MAX,
+    };
+    walk.skip(8)?;
+    // The client id is never compact (KIP-511).
+    let client_id = walk.i16()?.unwrap_or(0);
+    walk.skip(client_id as usize)?;
+    if walk.flexible {
+        walk.tagged_fields()?;
+    }
+    Ok(walk.left)
+}
+
 impl Shape {
     /// Walks over a whole request body.
     ///

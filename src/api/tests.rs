@@ -222,3 +222,43 @@ fn an_unknown_version_of_api_versions_gets_the_list_in_version_0() {
     assert_eq!(served, table);
     assert!(served.contains(&(0, 0, 13)), "Produce is advertised from 0 (KAFKA-18659)");
 }
+
+#[test]
+fn a_header_with_more_tagged_fields_than_a_request_may_have_is_refused_before_it_is_decoded() {
+    use crate::config::limits::REQUEST_TAGGED_FIELDS_MAX;
+    let row = APIS.iter().find(|row| row.key == ApiKey::Metadata).unwrap();
+    let frame = |fields: usize| {
+        let mut frame = BytesMut::from(&b"\0\x03\0\x0c\0\0\0\x07\0\x02me"[..]);
+        put_varint(&mut frame, fields);
+        for tag in 0..fields {
+            put_varint(&mut frame, tag);
+            frame.put_u8(0);
+        }
+        frame.put_slice(b"body");
+        frame.freeze()
+    };
+    let mut most = frame(REQUEST_TAGGED_FIELDS_MAX);
+    let header = decode_header(row, 12, &mut most).unwrap();
+    assert_eq!((header.correlation_id, header.client_id.as_deref(), &most[..]), (7, Some("me"), &b"body"[..]));
+    let more = decode_header(row, 12, &mut frame(REQUEST_TAGGED_FIELDS_MAX + 1));
+    assert!(matches!(more, Err(Fault::Header { .. })), "{more:?}");
+}
+
+#[test]
+fn a_header_cut_anywhere_is_refused_in_every_version() {
+    let whole = b"\0\x03\0\x0c\0\0\0\x07\0\x02me\x01\x05\x01x";
+    assert_eq!(shape::check_header(2, whole), Ok(&b""[..]));
+    assert_eq!(shape::check_header(1, whole), Ok(&b"\x01\x05\x01x"[..]));
+    for cut in 0..whole.len() {
+        assert!(shape::check_header(2, &whole[..cut]).is_err(), "cut at {cut}");
+    }
+    assert_eq!(shape::check_header(1, b"\0\x03\0\0\0\0\0\x07\xff\xfe"), Err(Misshapen::Negative(-2)));
+}
+
+fn put_varint(out: &mut BytesMut, mut value: usize) {
+    while value >= 0x80 {
+        out.put_u8(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.put_u8(value as u8);
+}
