@@ -251,6 +251,7 @@ fn net_settings(settings: &Settings) -> NetSettings {
     NetSettings {
         connections_max: bytes(settings.max_connections),
         idle_timeout: Duration::from_millis(settings.connections_max_idle_ms.unsigned_abs()),
+        requests_bytes_max: bytes(settings.queued_max_request_bytes),
         close_timeout: CLOSE_WITHIN,
         ..NetSettings::default()
     }

@@ -138,7 +138,10 @@ pub const FETCH_WAIT_MS_MAX: i32 = 300_000;
 /// Connections at a time (each has a task and small buffers). One more is closed as soon as it is accepted.
 pub const CONNECTIONS_MAX: usize = 10_000;
 
-/// Bytes of all requests in memory that are not answered. When full, frames that began wait, and sockets are not read.
+/// Least time between two warnings that clients can cause as often as they like; those between are counted.
+pub const WARNING_INTERVAL_MS: u64 = 1_000;
+
+/// Bytes of all requests in memory that are not answered, where `queued.max.request.bytes` does not say. When full, frames that began wait, and sockets are not read.
 pub const REQUESTS_BYTES_MAX: usize = 256 << 20;
 
 /// How long a frame that began may wait for the byte budget before its connection is closed: what it holds may be what
@@ -151,7 +154,8 @@ pub const PIPELINE_REQUESTS_MAX: usize = 128;
 /// Bytes of requests of one connection in work, above which no further one is begun.
 pub const PIPELINE_BYTES_MAX: usize = 32 << 20;
 
-/// Bytes of answers that a connection has not taken, above which none is added and nothing is read.
+/// Bytes of answers that a connection has not taken, and of those that wait behind another one; above it none is added
+/// and nothing is read.
 pub const OUTBOX_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes of a frame that are allocated on its word alone; beyond, the buffer grows with what arrives.

@@ -20,13 +20,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Sleep;
 
 use super::frame::{Event, FrameFault, FrameReader};
 use super::outbox::Outbox;
-use super::{BUDGET, METRICS, NetSettings, Service};
+use super::seldom::Seldom;
+use super::{METRICS, NetSettings, Service};
 use crate::api::metrics as api_metrics;
 use crate::api::{Called, Caller, Encoded, Fault, Frame, Reply};
 use crate::config::limits::{BUDGET_WAIT_MS_MAX, OUTBOX_BYTES_MAX, PIPELINE_BYTES_MAX, PIPELINE_REQUESTS_MAX};
@@ -54,6 +56,8 @@ enum End {
     Idle(Duration),
     #[error("a frame that began did not go on for {} s", .0.as_secs())]
     Stalled(Duration),
+    #[error("it took nothing of its answers for {} s", .0.as_secs())]
+    NotReading(Duration),
     #[error("no memory for a frame that began: all requests together are at their bound")]
     Overloaded,
 }
@@ -66,6 +70,8 @@ struct Waiting {
     received: Instant,
     /// Time spent in the handler itself, without waiting.
     busy: Duration,
+    /// Bytes of the answer, where it was there at once.
+    ready_bytes: usize,
 }
 
 /// A request that waits until the log takes more.
@@ -88,11 +94,15 @@ pub struct Connection<S> {
     parked: Option<Parked>,
     queue: VecDeque<Waiting>,
     queue_bytes: usize,
+    /// Bytes of answers in the queue that are there and wait for those in front of them.
+    ready_bytes: usize,
     outbox: Outbox,
     /// Set once: nothing is read any more.
     ending: Option<End>,
     /// The last byte in either direction.
     last_active: Instant,
+    /// When the client last took something of its answers, or they began to wait for it.
+    last_taken: Instant,
     timer: Pin<Box<Sleep>>,
 }
 
@@ -103,6 +113,7 @@ impl<S: Service> Connection<S> {
         service: S,
         caller: Arc<Caller>,
         settings: NetSettings,
+        budget: Arc<Semaphore>,
         mut stop: watch::Receiver<bool>,
     ) -> Self {
         Self {
@@ -114,13 +125,15 @@ impl<S: Service> Connection<S> {
             stopped: Box::pin(async move {
                 let _ = stop.wait_for(|stop| *stop).await;
             }),
-            reader: FrameReader::new(Arc::clone(&BUDGET)),
+            reader: FrameReader::new(budget),
             parked: None,
             queue: VecDeque::new(),
             queue_bytes: 0,
+            ready_bytes: 0,
             outbox: Outbox::default(),
             ending: None,
             last_active: Instant::now(),
+            last_taken: Instant::now(),
             timer: Box::pin(tokio::time::sleep(tick(&settings))),
         }
     }
@@ -139,6 +152,7 @@ impl<S: Service> Connection<S> {
                     Poll::Ready(written) => {
                         METRICS.sent_bytes.increment(written? as u64);
                         self.last_active = Instant::now();
+                        self.last_taken = self.last_active;
                         progress = true;
                     }
                 }
@@ -182,10 +196,16 @@ impl<S: Service> Connection<S> {
             progress = true;
             let Some(done) = self.queue.pop_front() else { break };
             self.queue_bytes -= done.share.num_permits();
+            self.ready_bytes -= done.ready_bytes;
             api_metrics::answered(done.called.row, done.received.elapsed(), done.busy);
             match answer {
                 Some(body) if body.is_empty() => {}
-                Some(body) => self.outbox.push(done.called.correlation_id, done.called.header_version, body),
+                Some(body) => {
+                    if self.outbox.bytes() == 0 {
+                        self.last_taken = Instant::now();
+                    }
+                    self.outbox.push(done.called.correlation_id, done.called.header_version, body);
+                }
                 None => {
                     self.drop_queue(End::Unanswerable { api: crate::api::APIS[done.called.row].name });
                     return true;
@@ -199,6 +219,7 @@ impl<S: Service> Connection<S> {
     fn drop_queue(&mut self, end: End) {
         self.queue.clear();
         self.queue_bytes = 0;
+        self.ready_bytes = 0;
         self.parked = None;
         self.ending = Some(end);
     }
@@ -243,7 +264,7 @@ impl<S: Service> Connection<S> {
             && self.ending.is_none()
             && self.queue.len() < PIPELINE_REQUESTS_MAX
             && self.queue_bytes < PIPELINE_BYTES_MAX
-            && self.outbox.bytes() < OUTBOX_BYTES_MAX
+            && self.outbox.bytes() + self.ready_bytes < OUTBOX_BYTES_MAX
     }
 
     /// Calls the service, or parks a write that the log does not admit yet; what follows it waits too.
@@ -265,7 +286,12 @@ impl<S: Service> Connection<S> {
         let called = catch_unwind(AssertUnwindSafe(|| service.call(caller, frame)))
             .map_err(|panic| End::Panic(what(panic.as_ref())))??;
         self.queue_bytes += share.num_permits();
-        self.queue.push_back(Waiting { called, share, received, busy: received.elapsed() });
+        let ready_bytes = match &called.reply {
+            Reply::Now(body) => body.iter().map(Bytes::len).sum(),
+            Reply::Later(_) | Reply::Silent(_) => 0,
+        };
+        self.ready_bytes += ready_bytes;
+        self.queue.push_back(Waiting { called, share, received, busy: received.elapsed(), ready_bytes });
         Ok(())
     }
 
@@ -276,6 +302,9 @@ impl<S: Service> Connection<S> {
             let stalled = self.reader.is_inside_a_frame() && self.queue.is_empty() && self.parked.is_none();
             let end = if self.reader.waits_for_budget() && still >= Duration::from_millis(BUDGET_WAIT_MS_MAX) {
                 Some(End::Overloaded)
+            } else if self.outbox.bytes() > 0 && self.last_taken.elapsed() >= self.settings.write_stall_timeout {
+                // Whatever the queue holds: it would hold its share of the budget for as long as the client likes.
+                Some(End::NotReading(self.settings.write_stall_timeout))
             } else if stalled && still >= self.settings.stall_timeout {
                 Some(End::Stalled(self.settings.stall_timeout))
             } else if self.queue.is_empty() && self.parked.is_none() && still >= self.settings.idle_timeout {
@@ -304,9 +333,16 @@ impl<S: Service> Connection<S> {
                 tracing::debug!(%peer, client_id, reason = %end, "connection closed");
             }
             End::Unanswerable { .. } => tracing::info!(%peer, client_id, reason = %end, "connection closed"),
-            End::Frame(_) | End::Request(_) | End::Stalled(_) | End::Overloaded => {
+            End::Frame(_) | End::Request(_) | End::Stalled(_) | End::NotReading(_) | End::Overloaded => {
                 METRICS.errors.increment(1);
-                tracing::warn!(%peer, client_id, reason = %end, "connection closed");
+                // At a client's will and as often as it likes, so the log tells one of many.
+                static SELDOM: Seldom = Seldom::new();
+                match SELDOM.turn() {
+                    Some(left_out) => {
+                        tracing::warn!(%peer, client_id, reason = %end, left_out, "connection closed");
+                    }
+                    None => tracing::debug!(%peer, client_id, reason = %end, "connection closed"),
+                }
             }
             End::Panic(_) => {
                 METRICS.errors.increment(1);
@@ -328,7 +364,8 @@ impl<S: Service> Future for Connection<S> {
 
 /// How often a connection looks whether it has been still for too long; it is closed at most so much late.
 fn tick(settings: &NetSettings) -> Duration {
-    settings.stall_timeout.min(settings.idle_timeout).min(Duration::from_millis(BUDGET_WAIT_MS_MAX))
+    let least = settings.stall_timeout.min(settings.write_stall_timeout).min(settings.idle_timeout);
+    least.min(Duration::from_millis(BUDGET_WAIT_MS_MAX))
 }
 
 /// The answer, once it is there: None closes the connection, an empty one is not sent.

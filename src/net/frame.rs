@@ -1,7 +1,8 @@
 //! Frames off a socket: a four-byte length, then as many bytes, in one buffer of exactly that size.
 //!
 //! A length is only a claim. It is checked before anything is allocated, and a large frame's buffer grows with the bytes
-//! that arrive, at most to twice of them, so that a lying length takes no memory. What is taken counts against the
+//! that arrive, at most to twice of them, so that a lying length takes no memory: nothing before as much has arrived as
+//! is read ahead, then a first piece, then double of what there is. What is taken counts against the
 //! budget that all connections share; where it is used up the reader waits, and the socket is not read.
 
 use std::io;
@@ -87,6 +88,10 @@ impl FrameReader {
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Received>, FrameFault>> {
         if self.partial.is_none() {
             let Some(length) = self.peek_length()? else { return Poll::Ready(Ok(None)) };
+            // Nothing is taken for four bytes: thousands of silent connections would hold the whole budget.
+            if self.ahead.len() < (4 + length).min(SOCKET_READ_BYTES) {
+                return Poll::Ready(Ok(None));
+            }
             let share = std::task::ready!(self.poll_share(length.min(FRAME_EAGER_BYTES), cx));
             self.ahead.advance(4);
             let buffer = Vec::with_capacity(length.min(FRAME_EAGER_BYTES));
@@ -236,7 +241,8 @@ mod tests {
         let mut arrived = 0;
         for _ in 0..100 {
             assert!(matches!(poll(&mut reader), Poll::Ready(Ok(None))));
-            let capacity = reader.partial.as_ref().unwrap().buffer.capacity();
+            let capacity = reader.partial.as_ref().map_or(0, |partial| partial.buffer.capacity());
+            assert_eq!(reader.partial.is_some(), arrived > 0, "a length alone holds nothing of the budget");
             assert!(capacity <= FRAME_EAGER_BYTES.max(2 * arrived), "{capacity} for {arrived}");
             reader.ahead.extend_from_slice(&[7; SOCKET_READ_BYTES]);
             arrived += SOCKET_READ_BYTES;

@@ -4,11 +4,12 @@
 //! is there, and an answer is written by the task that was woken for it, without a further hop.
 //!
 //! Bounds: connections, requests in work per connection (by number and by bytes), answers not yet written, and the
-//! bytes of all requests together (`budget`). At a bound the socket is simply not read, and TCP pushes back.
+//! bytes of all requests together (`queued.max.request.bytes`). At a bound the socket is simply not read, and TCP pushes back.
 
 mod connection;
 mod frame;
 mod outbox;
+mod seldom;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,6 +17,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use metrics::{Counter, counter};
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -23,6 +25,8 @@ use tokio::task::JoinSet;
 use crate::api::{Api, Called, Caller, Fault, Frame};
 use crate::config::limits::{ACCEPT_RETRY_MS, CONNECTIONS_MAX, REQUESTS_BYTES_MAX};
 use crate::types::ConnectionId;
+use connection::Connection;
+use seldom::Seldom;
 
 /// What the operator may choose about sockets.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +37,10 @@ pub struct NetSettings {
     pub idle_timeout: Duration,
     /// A frame that began and does not go on for so long closes the connection.
     pub stall_timeout: Duration,
+    /// A client that takes nothing of its answers for so long is closed.
+    pub write_stall_timeout: Duration,
+    /// `queued.max.request.bytes`: bytes of all requests of the listener that are in memory and not answered.
+    pub requests_bytes_max: usize,
     /// How long answers may take at shutdown.
     pub close_timeout: Duration,
 }
@@ -43,6 +51,8 @@ impl Default for NetSettings {
             connections_max: CONNECTIONS_MAX,
             idle_timeout: Duration::from_secs(600),
             stall_timeout: Duration::from_secs(30),
+            write_stall_timeout: Duration::from_secs(30),
+            requests_bytes_max: REQUESTS_BYTES_MAX,
             close_timeout: Duration::from_secs(3),
         }
     }
@@ -98,9 +108,6 @@ impl Drop for Counted {
     }
 }
 
-/// The bytes of all requests in memory.
-static BUDGET: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(REQUESTS_BYTES_MAX)));
-
 struct NetMetrics {
     received_bytes: Counter,
     sent_bytes: Counter,
@@ -121,6 +128,8 @@ pub async fn serve<S: Service>(
     mut stop: watch::Receiver<bool>,
 ) {
     let mut connections = JoinSet::new();
+    let budget = Arc::new(Semaphore::new(settings.requests_bytes_max.min(Semaphore::MAX_PERMITS)));
+    let refused = Seldom::new();
     let for_connections = stop.clone();
     loop {
         tokio::select! {
@@ -129,9 +138,22 @@ pub async fn serve<S: Service>(
             Some(ended) = connections.join_next() => log_panic(ended),
             accepted = listener.accept() => match accepted {
                 Ok((_, peer)) if connections.len() >= settings.connections_max => {
-                    tracing::warn!(%peer, max = settings.connections_max, "connection refused: too many are open");
+                    METRICS.errors.increment(1);
+                    if let Some(left_out) = refused.turn() {
+                        let max = settings.connections_max;
+                        tracing::warn!(%peer, max, left_out, "connection refused: too many are open");
+                    }
                 }
-                Ok((stream, peer)) => spawn(&mut connections, stream, peer, service.clone(), settings, for_connections.clone()),
+                Ok((stream, peer)) => {
+                    let (caller, service) = (welcome(&stream, peer), service.clone());
+                    let (budget, stop) = (Arc::clone(&budget), for_connections.clone());
+                    let client = Connection::new(stream, peer, service, caller, settings, budget, stop);
+                    let counted = Counted::new();
+                    connections.spawn(async move {
+                        let _counted = counted;
+                        client.await;
+                    });
+                }
                 Err(error) => {
                     // Out of descriptors: nothing tells when there are some again.
                     tracing::error!(%error, "cannot accept connections");
@@ -151,29 +173,20 @@ pub async fn serve<S: Service>(
     }
 }
 
-fn spawn<S: Service>(
-    connections: &mut JoinSet<()>,
-    stream: TcpStream,
-    peer: SocketAddr,
-    service: S,
-    settings: NetSettings,
-    stop: watch::Receiver<bool>,
-) {
-    let id = ConnectionId(NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed));
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%peer, %error, "TCP_NODELAY cannot be set");
+/// Sets up an accepted socket, and says who is behind it.
+fn welcome(stream: &TcpStream, peer: SocketAddr) -> Arc<Caller> {
+    let connection = ConnectionId(NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed));
+    // A request that waits is never idle, so only the kernel can tell that a peer has vanished without a word.
+    let set = stream.set_nodelay(true).and_then(|()| SockRef::from(stream).set_keepalive(true));
+    if let Err(error) = set {
+        tracing::debug!(%peer, %error, "a socket option cannot be set");
     }
-    let caller = Arc::new(Caller {
-        connection: id,
+    Arc::new(Caller {
+        connection,
         software: Arc::from(""),
         client_id: Arc::from(""),
         host: Arc::from(format!("/{}", peer.ip())),
-    });
-    let counted = Counted::new();
-    connections.spawn(async move {
-        let _counted = counted;
-        connection::Connection::new(stream, peer, service, caller, settings, stop).await;
-    });
+    })
 }
 
 fn log_panic(ended: Result<(), tokio::task::JoinError>) {

@@ -10,8 +10,11 @@ use tokio::sync::{Notify, oneshot};
 use super::*;
 use crate::api::{Encoded, Reply};
 
-/// Answers by correlation id: < 100 at once with as many bytes, < 200 when the test says so, 200 never (acks=0),
-/// 300 closes, 400 panics, 500 panics later.
+/// Far more than the kernel's socket buffers take.
+const BIG: usize = 64 << 20;
+
+/// Answers by correlation id: < 100 at once with as many bytes, < 200 when the test says so, 200 never (acks=0), 201
+/// with very much, 300 closes, 400 panics, 500 panics later.
 #[derive(Clone, Default)]
 struct StandIn {
     open: Arc<Mutex<BTreeMap<i32, oneshot::Sender<Encoded>>>>,
@@ -57,6 +60,7 @@ impl Service for StandIn {
                 Reply::later(async move { receiver.await.ok() })
             }
             200 => Reply::Silent(Box::pin(std::future::ready(true))),
+            201 => Reply::Now(vec![Bytes::from_static(&[0; BIG])]),
             300 => Reply::later(std::future::ready(None)),
             400 => panic!("at once"),
             _ => Reply::later(async { panic!("later") }),
@@ -295,4 +299,57 @@ async fn open_connections_are_counted() {
     }
     // Tests beside this one have some open too.
     assert!(connections() >= 64, "{}", connections());
+}
+
+#[tokio::test]
+async fn a_client_that_takes_none_of_its_answers_is_closed_whatever_is_queued() {
+    let settings = NetSettings { write_stall_timeout: Duration::from_millis(50), ..NetSettings::default() };
+    let node = node(settings).await;
+    let mut client = TcpStream::connect(node.addr).await.unwrap();
+    client.write_all(&[request(READ, 101), request(READ, 102)].concat()).await.unwrap();
+    node.service.until_called(2).await;
+    let mut queued = node.service.open.lock().remove(&102).unwrap();
+    node.service.answer(101, &[0; BIG]);
+    // The request behind is dropped with its connection, and so is its share of the budget.
+    tokio::time::timeout(Duration::from_secs(10), queued.closed()).await.expect("the connection ends");
+}
+
+#[tokio::test]
+async fn answers_that_are_there_and_wait_behind_another_count_against_the_bound() {
+    let node = node(NetSettings::default()).await;
+    let mut client = TcpStream::connect(node.addr).await.unwrap();
+    let all = [request(READ, 150), request(READ, 201), request(READ, 3)].concat();
+    client.write_all(&all).await.unwrap();
+    node.service.until_called(2).await;
+    let third = tokio::time::timeout(Duration::from_millis(200), node.service.until_called(3)).await;
+    assert!(third.is_err(), "no further request is taken on");
+    node.service.answer(150, b"first");
+    assert_eq!(response(&mut client).await.unwrap(), (150, b"first".to_vec()));
+    assert_eq!(response(&mut client).await.unwrap().1.len(), BIG);
+    assert_eq!(response(&mut client).await.unwrap().0, 3);
+}
+
+#[tokio::test]
+async fn the_bytes_of_all_requests_together_are_bounded_by_the_setting() {
+    let node = node(NetSettings { requests_bytes_max: 20_000, ..NetSettings::default() }).await;
+    let mut first = TcpStream::connect(node.addr).await.unwrap();
+    first.write_all(&request(READ, 150)).await.unwrap();
+    node.service.until_called(1).await;
+    let mut second = TcpStream::connect(node.addr).await.unwrap();
+    second.write_all(&request(READ, 151)).await.unwrap();
+    let taken = tokio::time::timeout(Duration::from_millis(200), node.service.until_called(2)).await;
+    assert!(taken.is_err(), "both together are over the bound");
+    node.service.answer(150, b"one");
+    node.service.until_called(2).await;
+    node.service.answer(151, b"two");
+    assert_eq!(response(&mut second).await.unwrap(), (151, b"two".to_vec()));
+}
+
+#[tokio::test]
+async fn the_kernel_asks_whether_a_silent_peer_is_still_there() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (stream, peer) = listener.accept().await.unwrap();
+    assert_eq!(*welcome(&stream, peer).host, *"/127.0.0.1");
+    assert!(SockRef::from(&stream).keepalive().unwrap() && stream.nodelay().unwrap());
 }
