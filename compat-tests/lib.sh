@@ -91,8 +91,8 @@ katomic_bin() {
     (cd "$(dirname "$KATOMIC_BIN")" && echo "$PWD/$(basename "$KATOMIC_BIN")")
   else
     need cargo "the Rust toolchain (README.md)"
-    (cd "$ROOT" && cargo build --release --bin katomic >&2) || die "cargo build failed"
-    echo "$ROOT/target/release/katomic"
+    (cd "$ROOT" && cargo build --locked --release --bin katomic >&2) || die "cargo build failed"
+    echo "${CARGO_TARGET_DIR:-$ROOT/target}/release/katomic"
   fi
 }
 

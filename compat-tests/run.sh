@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs real clients against Katomic, or against Apache Kafka to prove the cases themselves.
 #
-#   run.sh [all | LANGUAGE/CLIENT | upstream/SUITE]... [--target katomic|kafka] [--write-matrix] [--keep]
+#   run.sh [all | LANGUAGE/CLIENT]... [--target katomic|kafka] [--write-matrix] [--keep]
 #
 #   --target        what is tested (default katomic)
 #   --write-matrix  with `all`: writes the result of every client and case into README.md

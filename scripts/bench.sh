@@ -48,8 +48,10 @@ kafka=$("$tools/peers/kafka/up" --single --fresh --data "$out/kafka" --port "$ka
 "$bin" serve --data-dir "$out/katomic-data" --kafka-addr "$katomic" --rpc-addr "127.0.0.1:$((katomic_port + 1))" \
   --admin-addr "127.0.0.1:$((katomic_port + 2))" 2>"$out/katomic.log" &
 pid=$!
+began=$(date +%s%N)
 ready() { curl -fsS "http://127.0.0.1:$((katomic_port + 2))/v1/status/ready" >/dev/null 2>&1; }
-for _ in $(seq 100); do ready && break; kill -0 "$pid" || { tail -5 "$out/katomic.log" >&2; exit 1; }; sleep 0.1; done
+for _ in $(seq 500); do ready && break; kill -0 "$pid" || { tail -5 "$out/katomic.log" >&2; exit 1; }; sleep 0.01; done
+echo "{\"ready_ms\": $((($(date +%s%N) - began) / 1000000))}" >"$out/ready.json"
 ready || { echo "katomic did not become ready: see $out/katomic.log" >&2; exit 1; }
 
 y() { "$tools/yardstick/yardstick" "$@" --duration "$duration"; }
@@ -63,6 +65,14 @@ pair() { # name, scenario and options...
 }
 pair serial txn
 pair ten txn --producers 10
+
+say "is what was stored right?"
+for run in "verify txn --producers 10 --verify" "abort txn-abort --producers 10 --offsets" \
+  "outbox outbox --mode outbox --rate 2000" "outbox-txn outbox --mode txn --rate 2000"; do
+  read -r name scenario <<<"$run"
+  # shellcheck disable=SC2086
+  y $scenario --bootstrap "$katomic" --label katomic --warmup 5 >"$out/$name.jsonl" || true
+done
 
 rss() { awk '/VmRSS/{print int($2/1024)}' "/proc/$pid/status"; }
 say "memory a minute after the load"

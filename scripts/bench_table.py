@@ -63,8 +63,16 @@ entries = counter("katomic_txn_raft_entries_total")
 exact = committed > 0 and entries == committed
 failed |= not exact
 print(f"{'Raft entries per committed txn':34} {entries / max(committed, 1):10.4f} {'':10} {'':12} {'=1':>10} {'ok' if exact else 'MISSED'}")
-broken = [r for name in ("serial", "ten", "floor-serial", "floor-ten") for r in lines(name) if r.get("integrity") not in (None, "ok", "not checked")]
+ready = json.loads((out / "ready.json").read_text())["ready_ms"]
+failed |= ready >= 500
+print(f"{'ready on an empty directory, ms':34} {ready:10} {'':10} {'':12} {'<500':>10} {'ok' if ready < 500 else 'MISSED'}")
+for name in ("verify", "abort", "outbox", "outbox-txn"):
+    verdicts = [r["integrity"] for r in lines(name) if "integrity" in r]
+    good = verdicts == ["ok"]
+    failed |= not good
+    print(f"{'integrity, ' + name:34} {','.join(verdicts):>10} {'':10} {'':12} {'ok':>10} {'ok' if good else 'MISSED'}")
+broken = [r for name in ("serial", "ten", "floor-serial", "floor-ten") for r in lines(name) if r.get("problems")]
 for r in broken:
-    print("integrity:", r["target"], r.get("problems"))
-print("bench:", "MISSED" if failed or broken else "all musts met", f"({out})")
+    print("problems:", r["target"], r["problems"])
+print("bench:", "MISSED" if failed or broken else "all musts met", f"({out.name})")
 sys.exit(1 if failed or broken else 0)

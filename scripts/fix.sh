@@ -4,5 +4,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo fmt
-cargo clippy --all-targets --fix --allow-dirty --allow-staged
-[ "${1:-}" != --golden ] || GOLDEN_UPDATE=1 cargo test --lib
+cargo clippy --locked --all-targets --fix --allow-dirty --allow-staged
+[ "${1:-}" != --golden ] || GOLDEN_UPDATE=1 cargo test --locked --lib

@@ -9,11 +9,12 @@ need() { # command, how to get it
 }
 need cargo "your Rust toolchain (rustup), 1.95 or later"
 need cc "apt-get install gcc"
-need cmake "apt-get install cmake"
+need curl "apt-get install curl"
 need java "apt-get install openjdk-17-jdk-headless"
 need mvn "apt-get install maven"
-need go "your Go toolchain, 1.24 or later"
+need go "your Go toolchain, 1.26 or later"
 need python3 "apt-get install python3 python3-venv"
+python3 -c 'import ensurepip, venv' 2>/dev/null || { echo "missing: Python's venv. Install it with: apt-get install python3-venv" >&2; exit 1; }
 
 report=()
 stage() { # name, command...
