@@ -27,7 +27,9 @@ use crate::read::Reader;
 use crate::segments::{SegmentError, SegmentOptions, Segments};
 
 /// How long unfinished answers may take at a stop.
-const CLOSE_WITHIN: Duration = Duration::from_secs(3);
+const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+/// How long a whole stop may take. What is cut short then (a checkpoint) only makes the next start longer: the log has everything.
+const STOP_WITHIN: Duration = Duration::from_millis(4_500);
 
 /// Threads of the runtime that serves connections.
 const KAFKA_THREAD: &str = "kafka";
@@ -77,8 +79,12 @@ pub enum ServerError {
 pub fn run(config: Config) -> Result<(), ServerError> {
     end_on_panic();
     let runtime = tokio::runtime::Builder::new_multi_thread().thread_name(KAFKA_THREAD).enable_all().build()?;
-    let result = runtime.block_on(serve(config));
-    runtime.shutdown_timeout(CLOSE_WITHIN);
+    let data_dir = open_data_dir(&config)?;
+    let path = data_dir.path.clone();
+    // Held until the process has ended: a thread that is still opening or closing files may outlive this function.
+    std::mem::forget(data_dir);
+    let result = runtime.block_on(serve(config, path));
+    runtime.shutdown_background();
     result
 }
 
@@ -94,9 +100,8 @@ fn end_on_panic() {
     }));
 }
 
-async fn serve(config: Config) -> Result<(), ServerError> {
-    let data_dir = open_data_dir(&config)?;
-    let exporter = Exporter::install(data_dir.path.clone(), config.unsafe_bypass_fsync)?;
+async fn serve(config: Config, data_dir: PathBuf) -> Result<(), ServerError> {
+    let exporter = Exporter::install(data_dir.clone(), config.unsafe_bypass_fsync)?;
     let mut signals = Signals::new()?;
     let (stop, stopping) = watch::channel(false);
     let rooms = Arc::new(OnceLock::new());
@@ -115,7 +120,7 @@ async fn serve(config: Config) -> Result<(), ServerError> {
     let advertised = advertised(&config, &listener)?;
 
     let opening = {
-        let (config, path) = (config.clone(), data_dir.path.clone());
+        let (config, path) = (config.clone(), data_dir.clone());
         tokio::task::spawn_blocking(move || open_rooms(&config, path, advertised))
     };
     let opened = tokio::select! {
@@ -128,7 +133,7 @@ async fn serve(config: Config) -> Result<(), ServerError> {
     }
     let api = Api { log: log.clone(), reader, settings: Arc::new(api_settings(&config, &log)) };
     let kafka = tokio::spawn(crate::net::serve(listener, api, net_settings(&config.settings), stopping));
-    tracing::info!(kafka = %config.kafka_addr, admin = %config.admin_addr, data = %data_dir.path.display(), "serving");
+    tracing::info!(kafka = %config.kafka_addr, admin = %config.admin_addr, data = %data_dir.display(), "serving");
 
     let outcome = tokio::select! {
         () = signals.any() => Ok(()),
@@ -136,12 +141,18 @@ async fn serve(config: Config) -> Result<(), ServerError> {
     };
     tracing::info!("stopping");
     stop.send_replace(true);
-    if kafka.await.is_err() {
-        tracing::warn!("the listener ended in a panic");
-    }
-    log.shutdown().await;
-    if tokio::task::spawn_blocking(move || segments.close()).await.is_err() {
-        tracing::warn!("closing the segments ended in a panic");
+    let stopped = async {
+        if kafka.await.is_err() {
+            tracing::warn!("the listener ended in a panic");
+        }
+        log.shutdown().await;
+        if tokio::task::spawn_blocking(move || segments.close()).await.is_err() {
+            tracing::warn!("closing the segments ended in a panic");
+        }
+    };
+    match tokio::time::timeout(STOP_WITHIN, stopped).await {
+        Ok(()) => tracing::info!("stopped"),
+        Err(_) => tracing::warn!("stopped without a checkpoint: it took too long; the next start replays the log"),
     }
     admin.abort();
     outcome
@@ -157,6 +168,13 @@ fn open_data_dir(config: &Config) -> Result<DataDir, ServerError> {
     let failed = |source| ServerError::DataDir { path: config.data_dir.clone(), source };
     std::fs::create_dir_all(&config.data_dir).map_err(failed)?;
     let path = config.data_dir.canonicalize().map_err(failed)?;
+    // The directories just made must survive a power cut as what is acknowledged in them does.
+    for parent in path.ancestors().skip(1) {
+        if let Err(source) = std::fs::File::open(parent).and_then(|directory| directory.sync_all()) {
+            tracing::debug!(path = %parent.display(), %source, "a parent directory cannot be synced");
+            break;
+        }
+    }
     let lock = lock_dir(&path).map_err(failed)?;
     if config.unsafe_bypass_fsync {
         tracing::warn!("fsync is OFF: a power cut loses acknowledged writes (--unsafe-bypass-fsync)");

@@ -35,9 +35,13 @@ pub struct Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.of.proposals.fetch_sub(1, Ordering::Relaxed);
-        self.of.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        self.of.room.notify_waiters();
+        let proposals = self.of.proposals.fetch_sub(1, Ordering::AcqRel);
+        let bytes = self.of.bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+        // Only the one that makes room wakes those who wait for it, or each end would wake all of them.
+        let had_room = proposals < PROPOSALS_ADMITTED_MAX && bytes < PROPOSED_BYTES_MAX;
+        if proposals == 1 || (!had_room && self.of.has_room()) {
+            self.of.room.notify_waiters();
+        }
     }
 }
 

@@ -336,7 +336,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let done = Box::new(move |result: Result<(), Arc<io::Error>>| match result {
             Ok(()) => {
                 shared.tail.lock().written(last);
-                shared.durable.send_replace(last.0 + 1);
+                // A watermark: the writer completes a group's newest append first.
+                let end = last.0 + 1;
+                shared.durable.send_if_modified(|durable| end > std::mem::replace(durable, end.max(*durable)));
                 shared.meters.append_latency.record(queued.elapsed());
                 callback.io_completed(Ok(()));
             }
@@ -350,7 +352,12 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.shared.tail.lock().truncate_after(last_log_id);
         let last = last_log_id.map(|id| LogIndex(id.index()));
         self.durably(|wal, done| wal.truncate_after(last, done)).await?;
-        let end = self.shared.tail.lock().stored().1;
+        let end = {
+            let mut tail = self.shared.tail.lock();
+            // Appends that were under way when the cut was asked for have ended meanwhile, and counted as written.
+            tail.truncate_after(last_log_id);
+            tail.stored().1
+        };
         self.shared.durable.send_if_modified(|durable| std::mem::replace(durable, end.min(*durable)) > end);
         Ok(())
     }

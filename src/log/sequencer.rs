@@ -137,7 +137,7 @@ impl Sequencer {
             return receiver;
         }
         // Waiting for space may take for ever, so the client is told; what is read or frees space goes on.
-        if takes_space(&request) && self.replica.segments().is_full() && !self.replica.segments().is_behind() {
+        if takes_space(&request) && self.replica.segments().is_out_of_space() {
             let _ = sender.send(Response::Refused(Refusal::StorageError));
             return receiver;
         }
@@ -373,7 +373,8 @@ impl Sequencer {
 
     /// Waits until more requests may come in. A full disk is not waited for: it refuses ([`Sequencer::submit`]).
     pub async fn admitted(&self) {
-        self.in_flight.admitted(|| self.replica.segments().is_behind()).await;
+        let segments = self.replica.segments();
+        self.in_flight.admitted(|| segments.is_behind() && !segments.is_out_of_space()).await;
     }
 
     /// Takes no more requests; those that come see a closed connection.

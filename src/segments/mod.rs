@@ -363,6 +363,11 @@ impl Segments {
         self.shared.queue.is_behind()
     }
 
+    /// Whether the disk has no room for more: waiting may take for ever, so writes are refused meanwhile.
+    pub fn is_out_of_space(&self) -> bool {
+        self.shared.queue.is_out_of_space()
+    }
+
     /// Waits until [`Segments::is_full`] is false, or the writer has failed or was closed.
     pub async fn until_room(&self) {
         self.shared.queue.until_room().await;

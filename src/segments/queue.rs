@@ -213,9 +213,14 @@ impl Queue {
         self.unwritten.load(Ordering::Relaxed) >= self.unwritten_max
     }
 
+    /// Whether the disk has no room: waiting may take for ever, so writes are refused.
+    pub(super) fn is_out_of_space(&self) -> bool {
+        self.no_space.load(Ordering::Relaxed) || self.is_low_space()
+    }
+
     /// Whether nothing more should be admitted.
     pub(super) fn is_full(&self) -> bool {
-        self.is_behind() || self.no_space.load(Ordering::Relaxed) || self.is_low_space() || self.failure.get().is_some()
+        self.is_behind() || self.is_out_of_space() || self.failure.get().is_some()
     }
 
     fn tell_room(&self) {

@@ -115,7 +115,8 @@ pub enum WalError {
     Missing(LogIndex),
 }
 
-/// The open log. All operations are queued to one writer thread and become durable in the order of the calls.
+/// The open log. All operations are queued to one writer thread and become durable in the order of the calls; what becomes durable
+/// together is completed newest first, so a completion means «up to here».
 /// Clones are the same log; when the last is dropped, what is queued is synced and the thread ends.
 #[derive(Clone, Debug)]
 pub struct Wal {

@@ -186,14 +186,19 @@ pub(super) fn read_run(
     let mut position = place.position;
     let mut next = from;
     while next < to && next <= place.run_last {
+        // The index leads to an entry somewhat before: those in between are passed by their headers alone.
+        let head = window.bytes(position, FRAME_HEADER_BYTES as usize).map_err(io_error)?;
+        if let Some((header, _)) = FrameHeader::decode(head, *salt, position)
+            && (header.kind != FrameKind::Entry || header.index < next)
+        {
+            position += header.frame_bytes();
+            continue;
+        }
         let Found::Whole { header, payload, .. } = frame_at(&mut window, *salt, position).map_err(io_error)? else {
             let what = format!("the frame of entry {} or one before it is damaged", next.0);
             return Err(WalError::Damaged { path: path.clone(), position, what });
         };
         position += header.frame_bytes();
-        if header.kind != FrameKind::Entry || header.index < next {
-            continue;
-        }
         if header.index > next {
             let what = format!("entry {} where {} should be", header.index.0, next.0);
             return Err(WalError::Damaged { path: path.clone(), position, what });

@@ -1,5 +1,5 @@
 //! The writer thread: takes everything that is queued, writes it with one vectored write, syncs once, and calls back
-//! in order. While one fdatasync runs the next group gathers by itself; nobody waits on purpose.
+//! for all of it, newest first. While one fdatasync runs the next group gathers by itself; nobody waits on purpose.
 //!
 //! An error is sticky: after one failed write or sync nothing is written any more, and every later operation gets the
 //! first error. A failed fdatasync says nothing about which pages were lost, and a second one lies, so it is never
@@ -266,7 +266,9 @@ impl Writer {
             };
             // The background thread's sync may have failed meanwhile; this group's own sync reported it as well then.
             dones.extend(ops.drain(..).map(|op| op.done));
-            for done in dones.drain(..) {
+            // The newest first: each completion says «durable up to here», so the reader of that watermark is woken
+            // once per group, not once per append.
+            for done in dones.drain(..).rev() {
                 done(result.clone());
             }
             if result.is_ok() {

@@ -97,8 +97,8 @@ impl Model {
             (self.states.len() - 1, Arc::clone(&self.acknowledged), self.answers.0.clone());
         Box::new(move |outcome| {
             if outcome.is_ok() {
-                let before = acknowledged.swap(state, Ordering::SeqCst);
-                assert!(before <= state, "acknowledged out of order");
+                // Of what becomes durable together the newest is told first.
+                acknowledged.fetch_max(state, Ordering::SeqCst);
             }
             answers.send(()).unwrap();
         })
