@@ -31,6 +31,9 @@ const LATENCY_BUCKETS: &[f64] = &[
 /// this time.
 const GAUGE_IDLE_MAX: Duration = Duration::from_secs(300);
 
+/// How often samples of histograms are drained.
+const UPKEEP_EVERY: Duration = Duration::from_secs(5);
+
 /// Renders what was recorded.
 pub struct Exporter {
     handle: PrometheusHandle,
@@ -40,7 +43,7 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Installs the recorder of this process.
+    /// Installs the recorder of this process, and a task on this runtime that drains its histograms.
     ///
     /// # Errors
     /// If another recorder is installed already.
@@ -57,6 +60,14 @@ impl Exporter {
             )?
             .install_recorder()?;
         describe();
+        // Histograms gather samples until somebody drains them, and a node that is not scraped must not grow.
+        let drained = handle.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(UPKEEP_EVERY).await;
+                drained.run_upkeep();
+            }
+        });
         Ok(Arc::new(Self { handle, started: Instant::now(), data_dir, fsync_disabled }))
     }
 
@@ -88,7 +99,6 @@ pub async fn page(State(state): State<AdminState>) -> impl IntoResponse {
         groups::record(&machine, &rooms.log.group_members(), groups::SERIES_MAX);
         storage::record_sizes(&rooms.reader, &machine);
     }
-    exporter.handle.run_upkeep();
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], exporter.handle.render())
 }
 
