@@ -53,8 +53,17 @@ pub const APPLY_MICROS_MAX: u64 = 1_000;
 /// Bytes that one read of the log returns: openraft asks again for the rest.
 pub const LOG_READ_BYTES_MAX: usize = 4 << 20;
 
-/// What an entry takes in the tail cache besides its bytes: so that the bound holds for tiny entries too.
-pub const TAIL_ENTRY_OVERHEAD_BYTES: usize = 256;
+/// What an entry takes in the tail cache besides its bytes, so that the bound holds for tiny entries too: its place in a
+/// queue that may be half empty, the command behind its `Arc`, and the headers of some five allocations.
+pub const TAIL_ENTRY_OVERHEAD_BYTES: usize = 512;
+
+/// What each piece of such an entry takes besides its bytes: a batch is named once in the command and once among the
+/// pieces to write.
+pub const TAIL_PIECE_OVERHEAD_BYTES: usize = 96;
+
+/// What a batch takes in a partition's tail and in the segment writer's queue besides its bytes: its place in both, of
+/// which half may be empty, and its share of the headers of the buffer that it lies in.
+pub const SEGMENT_BATCH_OVERHEAD_BYTES: usize = 384;
 
 /// Entries that openraft sends to a follower in one message; bytes are bounded by [`LOG_READ_BYTES_MAX`].
 pub const RAFT_PAYLOAD_ENTRIES_MAX: u64 = 1024;

@@ -28,7 +28,7 @@ use super::fatal::Fatal;
 use super::meters::Meters;
 use super::raft_types::{self, LogId, RaftEntry, TypeConfig, Vote, index_and_term};
 use super::tail::Tail;
-use crate::config::limits::{LOG_READ_BYTES_MAX, TAIL_ENTRY_OVERHEAD_BYTES};
+use crate::config::limits::LOG_READ_BYTES_MAX;
 use crate::types::LogIndex;
 use crate::wal::{Frame, Recovered, Wal, WalError};
 
@@ -321,7 +321,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
                 let size = payload.iter().map(Bytes::len).sum::<usize>();
                 let (index, term) = index_and_term(&entry.log_id);
                 self.shared.meters.appending(&entry, queued);
-                tail.push(entry, size + TAIL_ENTRY_OVERHEAD_BYTES);
+                tail.push(entry, size, payload.len());
                 frames.push(Frame { term, index, payload });
                 bytes += size;
             }

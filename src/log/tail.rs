@@ -6,9 +6,10 @@
 use std::collections::VecDeque;
 
 use super::raft_types::{LogId, RaftEntry, Vote};
+use crate::config::limits::{TAIL_ENTRY_OVERHEAD_BYTES, TAIL_PIECE_OVERHEAD_BYTES};
 use crate::types::LogIndex;
 
-/// A cached entry and its size in the log.
+/// A cached entry and what it takes in memory.
 struct Cached {
     entry: RaftEntry,
     bytes: usize,
@@ -62,11 +63,12 @@ impl Tail {
         (self.start, next(self.last.as_ref()))
     }
 
-    /// Adds the next entry.
+    /// Adds the next entry, which is stored as `bytes` bytes in so many pieces.
     ///
     /// # Panics
     /// If it leaves a hole: openraft appends consecutive entries only.
-    pub fn push(&mut self, entry: RaftEntry, bytes: usize) {
+    pub fn push(&mut self, entry: RaftEntry, bytes: usize, pieces: usize) {
+        let bytes = bytes + TAIL_ENTRY_OVERHEAD_BYTES + pieces * TAIL_PIECE_OVERHEAD_BYTES;
         let id = entry.log_id;
         let next = next(self.last.as_ref());
         if self.start == next {
@@ -128,7 +130,7 @@ impl Tail {
         self.unwritten = self.unwritten.max(id.index() + 1);
     }
 
-    /// Clones of the cached entries in [from, to), about `bytes_max` of them but at least one.
+    /// Clones of the cached entries in [from, to), which take about `bytes_max`, but at least one.
     pub fn read(&self, from: u64, to: u64, bytes_max: usize) -> Vec<RaftEntry> {
         let first = self.first();
         let skip = usize::try_from(from.saturating_sub(first)).unwrap_or(usize::MAX);
@@ -144,7 +146,7 @@ impl Tail {
         out
     }
 
-    /// Bytes in memory.
+    /// Bytes in memory, what the entries take besides their own bytes included.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -167,10 +169,13 @@ mod tests {
         log_id(LogIndex(index), Term(1))
     }
 
+    /// What a blank entry of ten bytes takes.
+    const ONE: usize = 10 + TAIL_ENTRY_OVERHEAD_BYTES + TAIL_PIECE_OVERHEAD_BYTES;
+
     fn tail(bytes_max: usize, indexes: std::ops::Range<u64>) -> Tail {
         let mut tail = Tail::new(bytes_max, None, None, None);
         for index in indexes {
-            tail.push(RaftEntry { log_id: id(index), payload: EntryPayload::Blank }, 10);
+            tail.push(RaftEntry { log_id: id(index), payload: EntryPayload::Blank }, 10, 1);
         }
         tail
     }
@@ -181,21 +186,21 @@ mod tests {
 
     #[test]
     fn what_is_not_written_is_never_evicted() {
-        let mut tail = tail(20, 0..10);
-        assert_eq!((tail.first(), tail.bytes()), (0, 100));
+        let mut tail = tail(2 * ONE, 0..10);
+        assert_eq!((tail.first(), tail.bytes()), (0, 10 * ONE));
         tail.written(LogIndex(3));
         assert_eq!(tail.first(), 4, "six unwritten entries stay, over the bound");
         tail.written(LogIndex(9));
-        assert_eq!((tail.first(), tail.bytes()), (8, 20));
+        assert_eq!((tail.first(), tail.bytes()), (8, 2 * ONE));
     }
 
     #[test]
     fn a_read_stops_at_its_bytes_but_not_before_the_first_entry() {
-        let tail = tail(1000, 0..10);
-        assert_eq!(indexes(&tail.read(2, 9, 35)), [2, 3, 4]);
+        let tail = tail(100 * ONE, 0..10);
+        assert_eq!(indexes(&tail.read(2, 9, 3 * ONE + 5)), [2, 3, 4]);
         assert_eq!(indexes(&tail.read(2, 9, 0)), [2]);
-        assert_eq!(indexes(&tail.read(8, 100, 1000)), [8, 9]);
-        assert!(tail.read(10, 12, 1000).is_empty());
+        assert_eq!(indexes(&tail.read(8, 100, 100 * ONE)), [8, 9]);
+        assert!(tail.read(10, 12, 100 * ONE).is_empty());
     }
 
     #[test]
@@ -205,7 +210,7 @@ mod tests {
         assert_eq!((tail.stored(), tail.last), ((0, 6), Some(id(5))));
         tail.truncate_after(Some(id(8)));
         assert_eq!(tail.last, Some(id(5)), "nothing there to remove");
-        tail.push(RaftEntry { log_id: id(6), payload: EntryPayload::Blank }, 10);
+        tail.push(RaftEntry { log_id: id(6), payload: EntryPayload::Blank }, 10, 1);
         tail.written(LogIndex(5));
         assert_eq!(tail.first(), 6, "the new entry 6 is not written yet");
         tail.truncate_after(None);
@@ -214,14 +219,24 @@ mod tests {
 
     #[test]
     fn a_purge_may_reach_beyond_the_last_entry() {
-        let mut tail = tail(1000, 0..10);
+        let mut tail = tail(100 * ONE, 0..10);
         tail.purge(id(3));
         assert_eq!((tail.stored(), tail.first()), ((4, 10), 4));
         tail.purge(id(20));
         assert_eq!((tail.stored(), tail.last, tail.bytes()), ((21, 21), Some(id(20)), 0));
         tail.purge(id(5));
         assert_eq!(tail.purged, Some(id(20)));
-        tail.push(RaftEntry { log_id: id(21), payload: EntryPayload::Blank }, 10);
-        assert_eq!(indexes(&tail.read(21, 22, 100)), [21]);
+        tail.push(RaftEntry { log_id: id(21), payload: EntryPayload::Blank }, 10, 1);
+        assert_eq!(indexes(&tail.read(21, 22, ONE)), [21]);
+    }
+
+    #[test]
+    fn the_overhead_counted_is_not_less_than_the_structures() {
+        use crate::state::command::{Batch, Entry};
+        let allocations = 5 * 16;
+        let entry = 2 * size_of::<Cached>() + size_of::<Entry>() + 2 * size_of::<Vec<u8>>() + allocations;
+        assert!(entry <= TAIL_ENTRY_OVERHEAD_BYTES, "{entry}");
+        let piece = size_of::<Batch>() + size_of::<bytes::Bytes>();
+        assert!(piece <= TAIL_PIECE_OVERHEAD_BYTES, "{piece}");
     }
 }

@@ -30,7 +30,7 @@ impl World {
         let options = SegmentOptions {
             dir: "/segments".into(),
             unwritten_bytes_max: 1 << 20,
-            tail_bytes_max: 1_000,
+            tail_bytes_max: 1_000 + 2 * crate::config::limits::SEGMENT_BATCH_OVERHEAD_BYTES,
             open_files_max: 8,
         };
         let (segments, _) = Segments::open(Arc::new(FaultyDisk::new(1)), options).unwrap();

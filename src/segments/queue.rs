@@ -50,9 +50,10 @@ pub(super) enum Job {
 }
 
 impl Job {
+    /// What it takes in memory, bytes of records included.
     fn bytes(&self) -> usize {
         match self {
-            Job::Batch(_, batch) => batch.records.size_bytes(),
+            Job::Batch(_, batch) => batch.memory_bytes(),
             _ => 0,
         }
     }
@@ -282,5 +283,18 @@ impl Queue {
                 (checkpoint.done)(Err(SegmentError::Io { path: self.dir.clone(), source: std::io::Error::other(why) }));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::limits::SEGMENT_BATCH_OVERHEAD_BYTES;
+
+    #[test]
+    fn the_overhead_counted_is_not_less_than_the_structures() {
+        // Half of a queue and of a tail may be empty; the buffer of a batch has a shared header.
+        let structures = 2 * (size_of::<Job>() + size_of::<TailBatch>()) + 40;
+        assert!(structures <= SEGMENT_BATCH_OVERHEAD_BYTES, "{structures}");
     }
 }

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 
 use super::segment::Segment;
 use super::{Bounds, ReadBatches};
+use crate::config::limits::SEGMENT_BATCH_OVERHEAD_BYTES;
 use crate::types::record_batch::PATCHED_BYTES;
 use crate::types::{LogIndex, Offset, RecordBatch, TopicPartition};
 
@@ -36,6 +37,11 @@ pub(super) struct TailBatch {
 }
 
 impl TailBatch {
+    /// What it takes in memory: both budgets of this room count that.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.records.size_bytes() + SEGMENT_BATCH_OVERHEAD_BYTES
+    }
+
     /// The 16 bytes that replace the client's.
     pub(super) fn prefix(&self) -> [u8; PATCHED_BYTES] {
         self.records.patched_prefix(self.base, self.epoch)
@@ -149,14 +155,14 @@ impl Tail {
     }
 
     /// Drops written batches, up to `through` and `bytes_max` or a little more, that no reader at or above `least` needs.
-    /// Returns their bytes; gives memory back when most of it is unused.
+    /// Returns what they took; gives memory back when most of it is unused.
     pub(super) fn trim(&mut self, through: i64, least: LogIndex, bytes_max: usize) -> usize {
         let mut bytes = 0;
         while let Some(front) = self.batches.front() {
             if front.next > through || front.index > least || bytes >= bytes_max {
                 break;
             }
-            bytes += front.records.size_bytes();
+            bytes += front.memory_bytes();
             self.batches.pop_front();
         }
         if self.batches.capacity() > 4 * self.batches.len().max(4) {

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::mpsc;
 
 use super::*;
+use crate::config::limits::SEGMENT_BATCH_OVERHEAD_BYTES;
 use crate::disk::faulty::FaultyDisk;
 use crate::state::command::Appended;
 use crate::types::RecordBatch;
@@ -20,8 +21,11 @@ const DIR: &str = "/segments";
 /// Small, so that every test crosses tails, segments and open files.
 const SEGMENT_BYTES: u64 = 3_000;
 
+/// Room for three batches of some 500 bytes.
+const TAIL_BYTES_MAX: usize = 2_000 + 3 * SEGMENT_BATCH_OVERHEAD_BYTES;
+
 fn options() -> SegmentOptions {
-    SegmentOptions { dir: DIR.into(), unwritten_bytes_max: 1 << 20, tail_bytes_max: 2_000, open_files_max: 8 }
+    SegmentOptions { dir: DIR.into(), unwritten_bytes_max: 1 << 20, tail_bytes_max: TAIL_BYTES_MAX, open_files_max: 8 }
 }
 
 fn topic(number: u8) -> TopicId {

@@ -166,12 +166,12 @@ impl Writer {
         for (id, batches) in std::mem::take(runs) {
             let partition = self.partitions.get(&id).expect("batches come between create and delete").clone();
             self.write_run(&partition, &batches)?;
-            let bytes = batches.iter().map(|batch| batch.records.size_bytes()).sum();
+            let bytes: usize = batches.iter().map(TailBatch::memory_bytes).sum();
             let last = batches.last().expect("a run is not empty");
             self.ends.insert(id, last.next);
             self.written.push_back(Written { partition, through: last.next, bytes });
             self.resident_bytes += bytes;
-            self.bytes_since_space += bytes;
+            self.bytes_since_space += batches.iter().map(|batch| batch.records.size_bytes()).sum::<usize>();
             self.shared.queue.written(bytes);
         }
         Ok(())

@@ -151,7 +151,7 @@ fn written_tails_are_trimmed_once_no_reader_needs_them() {
     assert_eq!(begin(&world), 0, "the pinned reader's high watermark is found in the tail");
     drop(pin);
     world.flush();
-    // 3 batches of 561 bytes fit into 2,000.
+    // 3 batches of 561 bytes and their overhead fit.
     assert_eq!(begin(&world), 17);
     world.assert_reads_as_expected();
 }

@@ -64,6 +64,23 @@ fn too_many_unwritten_bytes_are_full_until_written() {
 }
 
 #[test]
+fn tiny_batches_are_counted_with_what_they_take_besides_their_bytes() {
+    let mut world = World::new(1);
+    world.create(1, "topic", 1);
+    world.disk.set_capacity(0);
+    let tiny = opaque(1, 1, 7);
+    let each = tiny.size_bytes() + SEGMENT_BATCH_OVERHEAD_BYTES;
+    let fitting = options().unwritten_bytes_max.div_ceil(each);
+    (1..fitting).for_each(|_| world.append(partition(1, 0), tiny.clone()));
+    assert!(!world.segments.is_behind());
+    world.append(partition(1, 0), tiny);
+    assert!(world.segments.is_behind());
+    world.disk.set_capacity(u64::MAX);
+    world.flush();
+    assert!(!world.segments.is_behind(), "what is taken off is what was put on");
+}
+
+#[test]
 fn closing_gives_up_on_a_full_disk() {
     let mut world = World::new(1);
     world.create(1, "topic", 1);
