@@ -46,9 +46,13 @@ pub struct ServeArgs {
     /// dev, dev-container or production [default: dev]
     #[arg(long, env = "KATOMIC_MODE")]
     mode: Option<String>,
-    /// Any setting by its Kafka name, e.g. transaction.max.timeout.ms=60000; may be repeated, or separated by commas
-    #[arg(long = "set", env = "KATOMIC_SET", value_name = "KEY=VALUE", value_delimiter = ',')]
+    /// Any setting by its Kafka name, e.g. transaction.max.timeout.ms=60000; may be repeated.
+    /// KATOMIC_SET takes several, separated by commas; a flag wins over it key by key
+    #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// The environment's settings: apart from `--set`, which would replace them all.
+    #[arg(long, env = "KATOMIC_SET", hide = true, value_delimiter = ',')]
+    env_set: Vec<String>,
     /// DANGER: acknowledge from the page cache; a power cut then loses acknowledged writes
     #[arg(long, env = "KATOMIC_UNSAFE_BYPASS_FSYNC", action = ArgAction::SetTrue, value_parser = FalseyValueParser::new())]
     unsafe_bypass_fsync: bool,
@@ -80,7 +84,7 @@ impl ServeArgs {
     /// The flags as one source of choices.
     fn choices(&self) -> Result<Choices, ConfigError> {
         let mut set = std::collections::BTreeMap::new();
-        for pair in self.set.iter().filter(|pair| !pair.trim().is_empty()) {
+        for pair in self.env_set.iter().chain(&self.set).filter(|pair| !pair.trim().is_empty()) {
             let (key, value) = pair.split_once('=').ok_or_else(|| ConfigError::bad("--set", pair, "KEY=VALUE"))?;
             set.insert(key.trim().to_owned(), SettingValue::Text(value.trim().to_owned()));
         }
@@ -233,7 +237,7 @@ mod tests {
     fn flags_have_twins_in_the_environment() {
         const NAME: &str = "cli::serve::tests::flags_have_twins_in_the_environment";
         if let Ok(expected) = std::env::var("KATOMIC_TEST_FSYNC_OFF") {
-            let config = parse("katomic serve").config().expect("valid");
+            let config = parse("katomic serve --set group.max.size=7").config().expect("valid");
             assert_eq!(config.unsafe_bypass_fsync.to_string(), expected);
             assert_eq!((config.settings.num_partitions, config.settings.group_max_size), (3, 7));
             return;
@@ -242,7 +246,7 @@ mod tests {
             let child = std::process::Command::new(std::env::current_exe().expect("this test"))
                 .args([NAME, "--exact"])
                 .env("KATOMIC_UNSAFE_BYPASS_FSYNC", value)
-                .env("KATOMIC_SET", "num.partitions=3,group.max.size=7")
+                .env("KATOMIC_SET", "num.partitions=3,group.max.size=5")
                 .env("KATOMIC_TEST_FSYNC_OFF", off)
                 .output()
                 .expect("it runs");
