@@ -52,7 +52,9 @@ impl Leader {
         let stage = self.transactions.entry(id).stage.as_ref();
         match *result {
             Ok(pair) if stage.is_none_or(|stage| stage.producer != pair) => {
-                self.close_stage(id);
+                // As Kafka: the open transaction is aborted. One that timed out is counted already.
+                let aborted = self.close_stage(id).is_some_and(|stage| stage.is_live());
+                self.stats.aborted += u64::from(aborted);
                 self.transactions.entry(id).handled = Some(pair);
                 self.answer_fetches(turn);
             }

@@ -399,7 +399,8 @@ impl Sequencer {
 
 impl Waiting {
     fn answer(self, response: Response, meters: &Meters) {
-        if let Some((came, commit)) = self.end_txn {
+        // A refusal, answered at once, would make commits look fast.
+        if let (Some((came, commit)), Response::Ended(_)) = (self.end_txn, &response) {
             meters.end_txn[usize::from(!commit)].record(came.elapsed());
         }
         // The receiver is gone where the client is.

@@ -118,3 +118,19 @@ async fn an_unanswered_request_of_a_stopped_node_is_a_closed_connection() {
     gate.open();
     node.log.shutdown().await;
 }
+
+#[test]
+fn only_an_end_txn_that_ended_its_transaction_counts_as_a_commit() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let page = recorder.handle();
+    metrics::with_local_recorder(&recorder, || {
+        let meters = Meters::default();
+        let pair = crate::types::ProducerIdAndEpoch { producer_id: 1, epoch: 0 };
+        for response in [Response::Refused(Refusal::ProducerFenced), Response::Ended(pair)] {
+            let (sender, _receiver) = oneshot::channel();
+            Waiting { sender, end_txn: Some((Instant::now(), true)) }.answer(response, &meters);
+        }
+    });
+    let page = page.render();
+    assert!(page.contains("katomic_txn_commit_latency_seconds_count{result=\"committed\"} 1\n"), "{page}");
+}
