@@ -12,8 +12,9 @@
 mod encoder;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use kafka_protocol::error::ResponseError as E;
 use kafka_protocol::messages::fetch_request::{FetchPartition as AskedPartition, FetchTopic};
 use kafka_protocol::messages::{ApiKey, FetchRequest, TopicName};
@@ -22,9 +23,9 @@ use uuid::Uuid;
 use super::context::TopicRef;
 use super::errors;
 use super::metrics::{self, TopicMetrics};
-use super::{Call, Malformed, Reply};
+use super::{Call, Encoded, Malformed, Reply};
 use crate::config::limits::{FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX};
-use crate::read::{Fetch, FetchPartition, Fetched, SegmentError};
+use crate::read::{Answered, Fetch, FetchPartition, Fetched, SegmentError, Share};
 use crate::state::topics::Topic;
 use crate::types::{Offset, Term, TopicId, TopicPartition};
 use encoder::{PartitionAnswer, TopicAnswer};
@@ -43,11 +44,13 @@ struct Asked {
 /// # Errors
 /// If the request cannot be decoded.
 pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
+    let began = Instant::now();
     let request: FetchRequest = call.decode("Fetch")?;
     let version = call.version;
     // Epoch −1 and 0 ask for everything (KIP-227); only a greater one relies on a session.
     if version >= 7 && request.session_epoch > 0 {
         let error = errors::told(E::FetchSessionIdNotFound, ApiKey::Fetch);
+        metrics::fetch_answered(began.elapsed());
         return Ok(Reply::Now(encoder::encode(version, error, &[])));
     }
     let read_committed = request.isolation_level == 1;
@@ -64,9 +67,35 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
     }
     let reader = call.api.reader.clone();
     Ok(Reply::later(async move {
-        let fetched = if fetch.partitions.is_empty() { Vec::new() } else { reader.fetch(fetch).await };
-        Some(respond(asked, fetched, version, read_committed))
+        if fetch.partitions.is_empty() {
+            metrics::fetch_answered(began.elapsed());
+            return Some(respond(asked, Vec::new(), version, read_committed));
+        }
+        let Answered { fetched, share, waited } = reader.fetch(fetch).await;
+        let encoded = respond(asked, fetched, version, read_committed);
+        // A long poll waits because there is nothing to read, not because we are slow; a disk that is slow does count.
+        metrics::fetch_answered(began.elapsed().saturating_sub(waited));
+        Some(hold(encoded, share))
     }))
+}
+
+/// Ties the share to the last piece, which is dropped when it has been written or its connection ends.
+fn hold(mut encoded: Encoded, share: Option<Share>) -> Encoded {
+    struct Held {
+        piece: Bytes,
+        _share: Share,
+    }
+    impl AsRef<[u8]> for Held {
+        fn as_ref(&self) -> &[u8] {
+            &self.piece
+        }
+    }
+    if let Some(share) = share.filter(|share| share.bytes() > 0)
+        && let Some(piece) = encoded.pop()
+    {
+        encoded.push(Bytes::from_owner(Held { piece, _share: share }));
+    }
+    encoded
 }
 
 /// Decides per partition whether it may be read, and adds what may to `reads`, in order.

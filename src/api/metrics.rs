@@ -27,20 +27,24 @@ static CONSUME: LazyLock<Histogram> =
     LazyLock::new(|| histogram!("redpanda_kafka_request_latency_seconds", "redpanda_request" => "consume"));
 static TOPICS: LazyLock<RwLock<BTreeMap<TopicId, Arc<TopicMetrics>>>> = LazyLock::new(RwLock::default);
 
-/// A request of this row of the table was answered: `took` from the request's last byte to the answer, `busy` the part
-/// of it in which the handler worked and did not wait.
-pub fn answered(row: usize, took: Duration, busy: Duration) {
+/// A request of this row of the table was answered, `took` after its last byte. A fetch counts itself
+/// ([`fetch_answered`]): only it knows how long it waited for data.
+pub fn answered(row: usize, took: Duration) {
     match APIS[row].key {
         ApiKey::Produce => {
             PRODUCE.record(took);
             HANDLERS[row].record(took);
         }
-        // A long poll waits because there is nothing to read, not because we are slow.
-        ApiKey::Fetch => {
-            CONSUME.record(busy);
-            HANDLERS[row].record(busy);
-        }
+        ApiKey::Fetch => {}
         _ => HANDLERS[row].record(took),
+    }
+}
+
+/// A fetch was answered, after so long without its wait for data.
+pub fn fetch_answered(took: Duration) {
+    CONSUME.record(took);
+    if let Some(row) = APIS.iter().position(|row| row.key == ApiKey::Fetch) {
+        HANDLERS[row].record(took);
     }
 }
 
@@ -48,6 +52,7 @@ pub fn answered(row: usize, took: Duration, busy: Duration) {
 pub fn count_error(api: ApiKey, error: ResponseError) {
     let name = APIS.iter().find(|row| row.key == api).map_or("other", |row| row.name);
     counter!("katomic_api_errors_total", "api" => name, "error" => format!("{error:?}")).increment(1);
+    counter!("redpanda_rpc_request_errors_total", "redpanda_server" => "kafka").increment(1);
 }
 
 /// One topic's counters.
@@ -85,4 +90,19 @@ pub fn of_topic(topic: &Topic) -> Arc<TopicMetrics> {
     }
     topics.insert(topic.id, Arc::clone(&fresh));
     fresh
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_is_told_counts_as_a_request_answered_with_an_error() {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let page = recorder.handle();
+        metrics::with_local_recorder(&recorder, || count_error(ApiKey::Fetch, ResponseError::OffsetOutOfRange));
+        let page = page.render();
+        assert!(page.contains("redpanda_rpc_request_errors_total{redpanda_server=\"kafka\"} 1\n"), "{page}");
+        assert!(page.contains("katomic_api_errors_total{api=\"Fetch\",error=\"OffsetOutOfRange\"} 1\n"), "{page}");
+    }
 }

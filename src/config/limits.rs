@@ -144,6 +144,10 @@ pub const FETCH_BYTES_MAX: usize = 57_671_680;
 /// Longest wait of a fetch, whatever the client asks for: a connection is not held longer than it may be idle.
 pub const FETCH_WAIT_MS_MAX: i32 = 300_000;
 
+/// Bytes of record batches in answers, over all connections, from before they are read until they are written. A fetch
+/// beyond reads less, at least one batch. Four of the largest answers.
+pub const ANSWERS_BYTES_MAX: usize = 256 << 20;
+
 /// Connections at a time (each has a task and small buffers). One more is closed as soon as it is accepted.
 pub const CONNECTIONS_MAX: usize = 10_000;
 

@@ -68,8 +68,6 @@ struct Waiting {
     /// Its share of the byte budget.
     share: OwnedSemaphorePermit,
     received: Instant,
-    /// Time spent in the handler itself, without waiting.
-    busy: Duration,
     /// Bytes of the answer, where it was there at once.
     ready_bytes: usize,
 }
@@ -182,9 +180,7 @@ impl<S: Service> Connection<S> {
         while self.outbox.bytes() < OUTBOX_BYTES_MAX
             && let Some(front) = self.queue.front_mut()
         {
-            let began = Instant::now();
             let polled = catch_unwind(AssertUnwindSafe(|| poll_reply(&mut front.called.reply, cx)));
-            front.busy += began.elapsed();
             let answer = match polled {
                 Ok(Poll::Pending) => break,
                 Ok(Poll::Ready(answer)) => answer,
@@ -197,7 +193,9 @@ impl<S: Service> Connection<S> {
             let Some(done) = self.queue.pop_front() else { break };
             self.queue_bytes -= done.share.num_permits();
             self.ready_bytes -= done.ready_bytes;
-            api_metrics::answered(done.called.row, done.received.elapsed(), done.busy);
+            let took = done.received.elapsed();
+            METRICS.latency.record(took);
+            api_metrics::answered(done.called.row, took);
             match answer {
                 Some(body) if body.is_empty() => {}
                 Some(body) => {
@@ -291,7 +289,7 @@ impl<S: Service> Connection<S> {
             Reply::Later(_) | Reply::Silent(_) => 0,
         };
         self.ready_bytes += ready_bytes;
-        self.queue.push_back(Waiting { called, share, received, busy: received.elapsed(), ready_bytes });
+        self.queue.push_back(Waiting { called, share, received, ready_bytes });
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use metrics::{Counter, counter};
+use metrics::{Counter, Histogram, counter, histogram};
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -112,12 +112,14 @@ struct NetMetrics {
     received_bytes: Counter,
     sent_bytes: Counter,
     errors: Counter,
+    latency: Histogram,
 }
 
 static METRICS: LazyLock<NetMetrics> = LazyLock::new(|| NetMetrics {
     received_bytes: counter!("redpanda_rpc_received_bytes", "redpanda_server" => "kafka"),
     sent_bytes: counter!("redpanda_rpc_sent_bytes", "redpanda_server" => "kafka"),
     errors: counter!("redpanda_rpc_request_errors_total", "redpanda_server" => "kafka"),
+    latency: histogram!("redpanda_rpc_request_latency_seconds", "redpanda_server" => "kafka"),
 });
 
 /// Serves a listener until `stop` turns true, then lets every connection finish its answers within the close timeout.

@@ -1,5 +1,6 @@
 //! Reads: a fetch becomes a plan under byte limits, waits for data where it may, and answers everything at one visible index.
 
+mod memory;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -10,9 +11,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use memory::Memory;
+pub use memory::Share;
 use plan::{Answer, Ask, Gathered, gather};
 use waiters::Waiters;
 
+use crate::config::limits::ANSWERS_BYTES_MAX;
 use crate::segments::Segments;
 pub use crate::segments::{Bounds, ReadBatches, SegmentError};
 use crate::types::{LogIndex, Offset, TopicPartition};
@@ -52,17 +56,37 @@ pub struct Fetched {
     pub result: Result<ReadBatches, SegmentError>,
 }
 
+/// A fetch's answer.
+#[derive(Debug)]
+pub struct Answered {
+    /// In the order of the request.
+    pub fetched: Vec<Fetched>,
+    /// Its part of the memory of all answers: to be kept for as long as the batches are.
+    pub share: Option<Share>,
+    /// How long it waited for data to arrive.
+    pub waited: Duration,
+}
+
+impl std::ops::Deref for Answered {
+    type Target = [Fetched];
+
+    fn deref(&self) -> &[Fetched] {
+        &self.fetched
+    }
+}
+
 /// Serves reads and wakes those who wait.
 #[derive(Clone, Debug)]
 pub struct Reader {
     segments: Segments,
     waiters: Arc<Waiters>,
+    memory: Arc<Memory>,
 }
 
 impl Reader {
     /// Reads from these partition logs.
     pub fn new(segments: Segments) -> Self {
-        Self { segments, waiters: Arc::default() }
+        Self { segments, waiters: Arc::default(), memory: Memory::new(ANSWERS_BYTES_MAX) }
     }
 
     /// The partition logs themselves, for ListOffsets.
@@ -73,22 +97,30 @@ impl Reader {
     /// Answers a fetch now, or when `bytes_min` are there, or after `wait_max`, or at once where a partition has an error.
     ///
     /// Everything in one answer is read at one visible index. A fetch that waits holds nothing but its registration.
-    pub async fn fetch(&self, fetch: Fetch) -> Vec<Fetched> {
+    pub async fn fetch(&self, fetch: Fetch) -> Answered {
         let deadline = Instant::now() + fetch.wait_max;
+        let mut waited = Duration::ZERO;
         let fetch = Arc::new(fetch);
         let mut gathered = self.look(&fetch).await;
         if gathered.satisfies(&fetch) || fetch.wait_max.is_zero() {
-            return gathered.fetched;
+            return gathered.answered(waited);
         }
         let partitions = fetch.partitions.iter().map(|of| of.partition).collect();
         let Some(waiting) = self.waiters.register(partitions) else {
+            drop(gathered);
             tokio::time::sleep_until(deadline).await;
-            return self.look(&fetch).await.fetched;
+            return self.look(&fetch).await.answered(fetch.wait_max);
         };
         loop {
             gathered = self.look(&fetch).await;
-            if gathered.satisfies(&fetch) || tokio::time::timeout_at(deadline, waiting.woken()).await.is_err() {
-                return gathered.fetched;
+            if gathered.satisfies(&fetch) {
+                return gathered.answered(waited);
+            }
+            let began = Instant::now();
+            let woken = tokio::time::timeout_at(deadline, waiting.woken()).await;
+            waited += began.elapsed();
+            if woken.is_err() {
+                return gathered.answered(waited);
             }
         }
     }
@@ -96,24 +128,26 @@ impl Reader {
     /// One look at everything, at one index: in memory if that is enough, else on a thread that may wait for the disk.
     async fn look(&self, fetch: &Arc<Fetch>) -> Gathered {
         let pin = self.segments.pin();
-        let in_memory = gather(fetch, |ask| {
+        let share = self.memory.take(fetch.bytes_at_most());
+        let bytes_max = share.bytes();
+        let in_memory = gather(fetch, bytes_max, |ask| {
             answer(&self.segments, ask, pin.visible(), |ask, visible| {
                 let Ask { of, bytes_max, at_least_one } = ask;
                 self.segments.read_memory(of.partition, visible, of.from, bytes_max, at_least_one).transpose()
             })
         });
         if let Some(gathered) = in_memory {
-            return gathered;
+            return gathered.holding(share);
         }
         let (segments, of) = (self.segments.clone(), fetch.clone());
         let read = tokio::task::spawn_blocking(move || {
-            let gathered = gather(&of, |ask| {
+            let gathered = gather(&of, bytes_max, |ask| {
                 answer(&segments, ask, pin.visible(), |ask, visible| {
                     let Ask { of, bytes_max, at_least_one } = ask;
                     Some(segments.read(of.partition, visible, of.from, bytes_max, at_least_one))
                 })
             });
-            gathered.expect("a read that may use files always has an answer")
+            gathered.expect("a read that may use files always has an answer").holding(share)
         });
         read.await.unwrap_or_else(|error| match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),

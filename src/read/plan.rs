@@ -4,7 +4,9 @@
 //! answer's limit, at most its own; the first partition that has anything gives at least one batch whatever its size, so
 //! that a consumer can always get past a large batch.
 
-use super::{Fetch, FetchPartition, Fetched};
+use std::time::Duration;
+
+use super::{Answered, Fetch, FetchPartition, Fetched, Share};
 use crate::segments::{Bounds, ReadBatches, SegmentError};
 
 /// One read that the plan asks for.
@@ -28,6 +30,10 @@ pub(super) struct Gathered {
     pub fetched: Vec<Fetched>,
     /// Bytes of all batches.
     pub bytes: usize,
+    /// What they could be at the most: less than the fetch allows where memory was short.
+    pub bytes_max: usize,
+    /// Their part of the memory of all answers.
+    pub share: Option<Share>,
     /// A partition has an error, which is answered at once.
     pub failed: bool,
 }
@@ -36,15 +42,37 @@ impl Gathered {
     /// Whether there is nothing to wait for.
     pub(super) fn satisfies(&self, fetch: &Fetch) -> bool {
         // A fetch that may not carry bytes_min would wait for nothing (Kafka: min(minBytes, maxBytes)).
-        self.failed || fetch.partitions.is_empty() || self.bytes >= fetch.bytes_min.min(fetch.bytes_max)
+        self.failed
+            || fetch.partitions.is_empty()
+            || self.bytes >= fetch.bytes_min.min(self.bytes_max.max(1).min(fetch.bytes_max))
+    }
+
+    /// Keeps as much of the share as was read.
+    pub(super) fn holding(mut self, mut share: Share) -> Self {
+        share.settle(self.bytes);
+        self.share = Some(share);
+        self
+    }
+
+    pub(super) fn answered(self, waited: Duration) -> Answered {
+        Answered { fetched: self.fetched, share: self.share, waited }
     }
 }
 
-/// Carries a fetch out. Ends early with None when a read has no answer here (it needs a file).
-pub(super) fn gather(fetch: &Fetch, mut read: impl FnMut(Ask) -> Option<Answer>) -> Option<Gathered> {
-    let mut gathered = Gathered { fetched: Vec::with_capacity(fetch.partitions.len()), ..Gathered::default() };
+impl Fetch {
+    /// What its limits allow together.
+    pub(super) fn bytes_at_most(&self) -> usize {
+        let all = self.partitions.iter().fold(0, |sum: usize, of| sum.saturating_add(of.bytes_max));
+        all.min(self.bytes_max)
+    }
+}
+
+/// Carries a fetch out, within `bytes_max` of all its limits' bytes. Ends early with None when a read has no answer here (it needs a file).
+pub(super) fn gather(fetch: &Fetch, bytes_max: usize, mut read: impl FnMut(Ask) -> Option<Answer>) -> Option<Gathered> {
+    let fetched = Vec::with_capacity(fetch.partitions.len());
+    let mut gathered = Gathered { fetched, bytes_max, ..Gathered::default() };
     for of in &fetch.partitions {
-        let left = fetch.bytes_max.saturating_sub(gathered.bytes);
+        let left = bytes_max.saturating_sub(gathered.bytes);
         let ask = Ask { of: *of, bytes_max: of.bytes_max.min(left), at_least_one: gathered.bytes == 0 };
         let (bounds, result) = read(ask)?;
         match &result {
@@ -76,7 +104,7 @@ mod tests {
     /// Partitions that hold this many bytes each, in batches of 10.
     fn gather_from(held: &[usize], fetch: &Fetch) -> (Vec<usize>, Gathered) {
         let mut gave = Vec::new();
-        let gathered = gather(fetch, |ask| {
+        let gathered = gather(fetch, fetch.bytes_max, |ask| {
             let held = held[ask.of.partition.partition as usize];
             let whole = held.min(ask.bytes_max) / 10 * 10;
             let bytes = if whole == 0 && ask.at_least_one { held.min(10) } else { whole };
@@ -106,7 +134,8 @@ mod tests {
         assert!(gathered.satisfies(&fetch(&[100], 21, 20)), "bytes_min beyond bytes_max cannot be reached");
         assert!(Gathered::default().satisfies(&fetch(&[], 1, 100)));
         let asked = fetch(&[100], 1, 100);
-        let failed = gather(&asked, |_| Some((None, Err(SegmentError::OffsetOutOfRange)))).expect("no file");
+        let failed =
+            gather(&asked, asked.bytes_max, |_| Some((None, Err(SegmentError::OffsetOutOfRange)))).expect("no file");
         assert!(failed.satisfies(&asked));
     }
 }

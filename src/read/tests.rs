@@ -72,7 +72,7 @@ impl World {
         waiting.await.unwrap().unwrap();
     }
 
-    fn start(&self, fetch: Fetch) -> tokio::task::JoinHandle<Vec<Fetched>> {
+    fn start(&self, fetch: Fetch) -> tokio::task::JoinHandle<Answered> {
         let reader = self.reader.clone();
         tokio::spawn(async move { reader.fetch(fetch).await })
     }
@@ -210,4 +210,32 @@ async fn files_and_tails_are_answered_together_at_one_index() {
     assert!(matches!(memory, Ok(None)), "the first batches are in files only");
     let fetched = world.reader.fetch(fetch(&[(0, 0), (1, 29), (2, 0)])).await;
     assert_eq!(bytes(&fetched), [3_100, 200, 100]);
+}
+
+#[tokio::test]
+async fn answers_together_hold_a_bounded_memory_and_one_beyond_gets_one_batch() {
+    let mut world = World::new();
+    world.reader.memory = Memory::new(1_000);
+    for _ in 0..10 {
+        world.append(&[0], 100);
+    }
+    let most = Fetch { bytes_max: 950, ..fetch(&[(0, 0)]) };
+    let first = world.reader.fetch(most.clone()).await;
+    assert_eq!((bytes(&first), world.reader.memory.used()), (vec![900], 900), "what was not read is given back");
+    let second = world.reader.fetch(most.clone()).await;
+    assert_eq!((bytes(&second), world.reader.memory.used()), (vec![100], 1_000));
+    let third = world.reader.fetch(most.clone()).await;
+    assert_eq!((bytes(&third), world.reader.memory.used()), (vec![100], 1_100), "at least one batch");
+    drop((first, second, third));
+    assert_eq!(world.reader.memory.used(), 0);
+    assert_eq!(bytes(&world.reader.fetch(most).await), [900]);
+}
+
+#[tokio::test]
+async fn the_wait_for_data_is_told_and_an_answer_at_once_waited_for_nothing() {
+    let mut world = World::new();
+    world.append(&[1], 100);
+    let waited = world.reader.fetch(Fetch { wait_max: SHORT, ..fetch(&[(0, 0)]) }).await.waited;
+    assert!(waited >= SHORT - Duration::from_millis(10), "{waited:?}");
+    assert_eq!(world.reader.fetch(fetch(&[(1, 0)])).await.waited, Duration::ZERO);
 }
