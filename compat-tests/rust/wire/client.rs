@@ -77,6 +77,28 @@ impl Broker {
         Client::over(TcpStream::connect(&self.addr).expect("the broker accepts"))
     }
 
+    /// Memory of the node, if this test started it.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        let (node, _) = self.started.as_ref()?;
+        let status = std::fs::read_to_string(format!("/proc/{}/status", node.id())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number of kB");
+        Some(kib << 10)
+    }
+
+    /// Data directory and process, if this test started it.
+    pub fn data_dir(&self) -> Option<std::path::PathBuf> {
+        self.started.as_ref().map(|(_, dir)| dir.path().join("data"))
+    }
+
+    /// Ends the node without a word, and keeps its directory.
+    pub fn kill(&mut self) {
+        if let Some((node, _)) = &mut self.started {
+            node.kill().unwrap();
+            node.wait().unwrap();
+        }
+    }
+
     /// Whether what runs is not ours: some answers differ on purpose.
     pub fn is_kafka(&self) -> bool {
         self.started.is_none() && std::env::var("TARGET").is_ok_and(|target| target == "kafka")

@@ -10,9 +10,12 @@
     reason = "tests: a panic is a failure, time is the wall's, and a node's log is shown where its test fails"
 )]
 
+mod admin;
 mod client;
+mod data_dir;
 mod fetching;
 mod frames;
+mod groups;
 mod offsets;
 mod producing;
 mod transactions;
