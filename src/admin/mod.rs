@@ -20,6 +20,7 @@ use axum::routing::get;
 use crate::config::address::Address;
 use crate::log::Log;
 use crate::read::Reader;
+use crate::state::Machine;
 
 /// What the pages look at. The rooms are put in once they are open.
 #[derive(Clone)]
@@ -30,6 +31,8 @@ pub struct AdminState {
     pub metrics: Arc<metrics::Exporter>,
     /// Open client connections; `server` knows whom to ask.
     pub connections: fn() -> usize,
+    /// The counts of the topics that exist, in Prometheus' words.
+    pub topics_page: fn(&Machine) -> String,
     /// Where other nodes reach this one.
     pub rpc: Address,
 }

@@ -5,16 +5,18 @@
 //! `katomic_api_errors_total{api,error}`.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use kafka_protocol::error::ResponseError;
 use kafka_protocol::messages::ApiKey;
-use metrics::{Counter, Histogram, counter, histogram};
+use metrics::{Histogram, counter, histogram};
 use parking_lot::RwLock;
 
 use super::APIS;
 use crate::config::limits::TOPIC_METRICS_MAX;
+use crate::state::Machine;
 use crate::state::topics::Topic;
 use crate::types::TopicId;
 
@@ -55,41 +57,84 @@ pub fn count_error(api: ApiKey, error: ResponseError) {
     counter!("redpanda_rpc_request_errors_total", "redpanda_server" => "kafka").increment(1);
 }
 
-/// One topic's counters.
-pub struct TopicMetrics {
-    /// Bytes of batches that producers sent.
-    pub produced_bytes: Counter,
-    /// Records in them.
-    pub produced_records: Counter,
-    /// Bytes of batches that were sent to consumers.
-    pub fetched_bytes: Counter,
-    /// Records in them.
-    pub fetched_records: Counter,
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// Adds to it.
+    pub fn increment(&self, by: u64) {
+        self.0.fetch_add(by, Ordering::Relaxed);
+    }
 }
 
-/// The counters of a topic.
+/// One topic's counts. Ours rather than the exporter's, which would keep the series of every topic that ever was.
+#[derive(Debug, Default)]
+pub struct TopicMetrics {
+    name: String,
+    /// Bytes of batches that producers sent.
+    pub produced_bytes: Count,
+    /// Records in them.
+    pub produced_records: Count,
+    /// Bytes of batches that were sent to consumers.
+    pub fetched_bytes: Count,
+    /// Records in them.
+    pub fetched_records: Count,
+}
+
+/// The counts of a topic.
 pub fn of_topic(topic: &Topic) -> Arc<TopicMetrics> {
-    if let Some(known) = TOPICS.read().get(&topic.id) {
+    of(topic.id, &topic.name)
+}
+
+fn of(id: TopicId, name: &str) -> Arc<TopicMetrics> {
+    if let Some(known) = TOPICS.read().get(&id) {
         return Arc::clone(known);
     }
-    let bytes = |request: &'static str| {
-        counter!("redpanda_kafka_request_bytes_total", "redpanda_namespace" => "kafka",
-            "redpanda_topic" => topic.name.clone(), "redpanda_request" => request)
-    };
-    let fresh = Arc::new(TopicMetrics {
-        produced_bytes: bytes("produce"),
-        fetched_bytes: bytes("consume"),
-        produced_records: counter!("redpanda_kafka_records_produced_total", "redpanda_namespace" => "kafka",
-            "redpanda_topic" => topic.name.clone()),
-        fetched_records: counter!("redpanda_kafka_records_fetched_total", "redpanda_namespace" => "kafka",
-            "redpanda_topic" => topic.name.clone()),
-    });
     let mut topics = TOPICS.write();
     if topics.len() >= TOPIC_METRICS_MAX {
-        topics.clear(); // handles only: the counts live in the exporter
+        topics.clear();
     }
-    topics.insert(topic.id, Arc::clone(&fresh));
-    fresh
+    let fresh = || Arc::new(TopicMetrics { name: name.to_owned(), ..TopicMetrics::default() });
+    Arc::clone(topics.entry(id).or_insert_with(fresh))
+}
+
+/// The counts of the topics that exist, as Prometheus reads them; those of others are forgotten.
+pub fn topics_page(machine: &Machine) -> String {
+    page_of(|id| machine.topics().get(id).is_some())
+}
+
+fn page_of(exists: impl Fn(TopicId) -> bool) -> String {
+    let topics: Vec<_> = {
+        let mut topics = TOPICS.write();
+        topics.retain(|id, _| exists(*id));
+        topics.values().cloned().collect()
+    };
+    type Of = fn(&TopicMetrics) -> &Count;
+    let families: [(&str, &str, &[(&str, Of)]); 3] = [
+        (
+            "redpanda_kafka_request_bytes_total",
+            "Record bytes produced and consumed",
+            &[
+                (",redpanda_request=\"produce\"", |of| &of.produced_bytes),
+                (",redpanda_request=\"consume\"", |of| &of.fetched_bytes),
+            ],
+        ),
+        ("redpanda_kafka_records_produced_total", "Records produced", &[("", |of| &of.produced_records)]),
+        ("redpanda_kafka_records_fetched_total", "Records fetched", &[("", |of| &of.fetched_records)]),
+    ];
+    let mut page = String::new();
+    for (family, help, series) in families {
+        page += &format!("# HELP {family} {help}\n# TYPE {family} counter\n");
+        for topic in &topics {
+            for (label, count) in series {
+                // A topic's name needs no escape: letters, digits, dot, underscore, dash.
+                let (name, count) = (&topic.name, count(topic).0.load(Ordering::Relaxed));
+                page += &format!("{family}{{redpanda_namespace=\"kafka\",redpanda_topic=\"{name}\"{label}}} {count}\n");
+            }
+        }
+    }
+    page
 }
 
 #[cfg(test)]
@@ -104,5 +149,19 @@ mod tests {
         let page = page.render();
         assert!(page.contains("redpanda_rpc_request_errors_total{redpanda_server=\"kafka\"} 1\n"), "{page}");
         assert!(page.contains("katomic_api_errors_total{api=\"Fetch\",error=\"OffsetOutOfRange\"} 1\n"), "{page}");
+    }
+
+    #[test]
+    fn counts_of_a_topic_that_is_gone_are_forgotten() {
+        let (kept, gone) = (TopicId([0xa1; 16]), TopicId([0xa2; 16]));
+        of(kept, "kept").produced_bytes.increment(7);
+        of(gone, "gone").fetched_records.increment(8);
+        // Other tests' topics stay.
+        let page = page_of(|id| id != gone);
+        let series = "redpanda_kafka_request_bytes_total{redpanda_namespace=\"kafka\",redpanda_topic=\"kept\",\
+                      redpanda_request=\"produce\"} 7\n";
+        assert!(page.contains(series), "{page}");
+        assert!(!page.contains("gone"), "{page}");
+        assert!(!page_of(|_| true).contains("gone"));
     }
 }

@@ -132,7 +132,8 @@ pub const REQUEST_ELEMENTS_MAX: usize = 250_000;
 /// Tagged fields of one request, of all its structs together. No client sends any that we do not know. A request with more is malformed.
 pub const REQUEST_TAGGED_FIELDS_MAX: usize = 10_000;
 
-/// Topics whose metric handles are kept at hand. When full the handles are dropped and looked up again; no count is lost.
+/// Topics that are counted, those deleted since the last scrape among them. When full all counts begin anew, as after a
+/// restart.
 pub const TOPIC_METRICS_MAX: usize = 10_000;
 
 /// How far a record's time may lie ahead of the broker's (Kafka's `message.timestamp.after.max.ms`): beyond, INVALID_TIMESTAMP.

@@ -89,17 +89,19 @@ pub async fn page(State(state): State<AdminState>) -> impl IntoResponse {
     exporter.record_build();
     let connections = (state.connections)() as f64;
     metrics::gauge!("redpanda_rpc_active_connections", "redpanda_server" => "kafka").set(connections);
+    let mut topics = String::new();
     process::record();
     storage::record(&exporter.data_dir);
     if let Some(rooms) = state.rooms.get() {
         rooms.log.publish_metrics();
         // One cut for all families: O(1), and apply does not wait while it is walked over.
         let machine = rooms.log.read(Clone::clone);
+        topics = (state.topics_page)(&machine);
         cluster::record(&machine, &rooms.log.status());
         groups::record(&machine, &rooms.log.group_members(), groups::SERIES_MAX);
         storage::record_sizes(&rooms.reader, &machine);
     }
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], exporter.handle.render())
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], exporter.handle.render() + &topics)
 }
 
 /// HELP texts and units of everything that any room records.
@@ -123,9 +125,6 @@ fn describe() {
         Unit::Seconds,
         "Produce: request to response; consume: without the wait of a long poll"
     );
-    describe_counter!("redpanda_kafka_request_bytes_total", Unit::Bytes, "Record bytes produced and consumed");
-    describe_counter!("redpanda_kafka_records_produced_total", "Records produced");
-    describe_counter!("redpanda_kafka_records_fetched_total", "Records fetched");
     describe_counter!("katomic_api_errors_total", "Errors answered, by API and Kafka error");
 
     describe_counter!("katomic_txn_total", "Transactions that ended, by result");
