@@ -107,8 +107,11 @@ pub const EXPIRY_INTERVAL_MS: u64 = 60_000;
 /// After a term starts, members need this long at the most to be back; no committed offset expires before.
 pub const EXPIRY_GRACE_MS: u64 = 3_600_000;
 
-/// Ids removed by one expiry entry; the rest waits for the next round.
-pub const EXPIRED_PER_ENTRY_MAX: usize = 1_000;
+/// Ids removed by one expiry entry. When full, the rest follows as soon as it is applied.
+pub const EXPIRED_PER_ENTRY_MAX: usize = if cfg!(test) { 100 } else { 10_000 };
+
+/// Bytes of the names in one expiry entry: ids and groups may be 32 KiB long. When full, the rest follows likewise.
+pub const EXPIRED_NAME_BYTES_MAX: usize = ENTRY_METADATA_BYTES_MAX / 2;
 
 /// Free space below which nothing new is admitted: what is in flight (entries, unwritten segments, a manifest) still has to fit.
 pub const FREE_BYTES_MIN: u64 = 64 << 20;

@@ -76,6 +76,8 @@ impl Admission {
         match judge(overlay.map(|overlay| &overlay.state).or(applied), batch) {
             Verdict::New => Admitted::Propose,
             Verdict::Refused(refusal) => Admitted::Refused(refusal),
+            // A claim of the overlay alone, not of a batch that is written: apply decides.
+            Verdict::Duplicate(offset) if offset < Offset(0) => Admitted::Propose,
             Verdict::Duplicate(offset) => Admitted::Written(duplicate(machine, at, batch, offset)),
         }
     }
@@ -114,19 +116,20 @@ impl Admission {
                 self.in_flight.remove(&key);
                 continue;
             }
-            if let Some(applied) = machine.producers().at(key.0, key.1) {
-                // The machine may be ahead of what we were told: what it holds already is not written twice.
-                let held = |pending: &Pending| {
-                    let same = |batch: &WrittenBatch| {
-                        (batch.first_sequence, batch.last_sequence, batch.crc)
-                            == (pending.batch.first_sequence, pending.batch.last_sequence, pending.batch.crc)
-                    };
-                    applied.epoch == pending.epoch && applied.batches.iter().any(same)
+            let applied = machine.producers().at(key.0, key.1);
+            // The machine may be ahead of what we were told: what it holds already is not written twice.
+            let held = |pending: &Pending| {
+                let same = |batch: &WrittenBatch| {
+                    (batch.first_sequence, batch.last_sequence, batch.crc)
+                        == (pending.batch.first_sequence, pending.batch.last_sequence, pending.batch.crc)
                 };
-                overlay.state = applied.clone();
-                for pending in overlay.pending.iter().filter(|pending| !held(pending)) {
-                    overlay.state.write(pending.epoch, pending.batch);
-                }
+                applied.is_some_and(|applied| applied.epoch == pending.epoch && applied.batches.iter().any(same))
+            };
+            // Without applied state too: a batch that was discarded leaves no claim behind.
+            let epoch = overlay.pending.front().map_or(0, |first| first.epoch);
+            overlay.state = applied.cloned().unwrap_or_else(|| PartitionProducer::starting(epoch));
+            for pending in overlay.pending.iter().filter(|pending| !held(pending)) {
+                overlay.state.write(pending.epoch, pending.batch);
             }
         }
     }

@@ -6,11 +6,14 @@
 
 use crate::types::{ConnectionId, ProducerIdAndEpoch};
 
-/// Clients may use one connection to the coordinator and another one for records.
+/// Clients may use one connection to the coordinator and another one for records. TxnOffsetCommit comes on either:
+/// librdkafka sends it where it sends its records, aiokafka where it sends its EndTxn; so it is judged by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn.
+    /// AddPartitionsToTxn, AddOffsetsToTxn, EndTxn.
     Coordinator,
+    /// TxnOffsetCommit.
+    Offsets,
     /// Produce.
     Produce,
 }
@@ -20,6 +23,7 @@ pub(super) enum Class {
 pub(super) struct Newest {
     producer: Option<ProducerIdAndEpoch>,
     coordinator: ConnectionId,
+    offsets: ConnectionId,
     produce: ConnectionId,
 }
 
@@ -31,10 +35,14 @@ impl Newest {
         }
         let newest = match class {
             Class::Coordinator => &mut self.coordinator,
+            Class::Offsets => &mut self.offsets,
             Class::Produce => &mut self.produce,
         };
         *newest = (*newest).max(connection);
-        *newest == connection
+        let is_newest = *newest == connection;
+        // One older than both the others in use is of a connection that its client has given up.
+        let given_up = class == Class::Offsets && connection < self.coordinator.min(self.produce);
+        is_newest && !given_up
     }
 }
 
@@ -75,10 +83,22 @@ mod tests {
         let mut newest = Newest::default();
         assert!(newest.note(PAIR, Class::Coordinator, ConnectionId(2)));
         assert!(newest.note(PAIR, Class::Produce, ConnectionId(1)), "another class");
+        assert!(newest.note(PAIR, Class::Offsets, ConnectionId(1)), "another class");
         assert!(newest.note(PAIR, Class::Coordinator, ConnectionId(5)));
         assert!(!newest.note(PAIR, Class::Coordinator, ConnectionId(2)));
         let bumped = ProducerIdAndEpoch { epoch: 1, ..PAIR };
         assert!(newest.note(bumped, Class::Coordinator, ConnectionId(2)), "another pair");
+    }
+
+    #[test]
+    fn offsets_may_come_on_either_connection_in_use_but_on_none_older() {
+        let mut newest = Newest::default();
+        assert!(newest.note(PAIR, Class::Produce, ConnectionId(3)));
+        assert!(newest.note(PAIR, Class::Coordinator, ConnectionId(4)));
+        assert!(!newest.note(PAIR, Class::Offsets, ConnectionId(2)), "given up");
+        assert!(newest.note(PAIR, Class::Offsets, ConnectionId(3)), "as librdkafka");
+        assert!(newest.note(PAIR, Class::Offsets, ConnectionId(4)), "as aiokafka");
+        assert!(!newest.note(PAIR, Class::Offsets, ConnectionId(3)), "not the newest of its class");
     }
 
     #[test]

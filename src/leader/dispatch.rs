@@ -73,7 +73,7 @@ impl Leader {
                 turn.reply(token, Response::Topics(results));
             }
             Purpose::Configs(token) => turn.reply(token, Response::Done),
-            Purpose::Expire => self.expired(turn),
+            Purpose::Expire => self.expired(turn, true),
             Purpose::Nothing => {}
         }
     }
@@ -88,7 +88,7 @@ impl Leader {
             Purpose::Ending(id) => self.ending_discarded(turn, &id, ticket),
             Purpose::Begin(id) => self.begin_failed(turn, &id, Refusal::NotLeader),
             Purpose::Chunk(id) => self.chunk_lost(turn, &id),
-            Purpose::Expire => self.expired(turn),
+            Purpose::Expire => self.expired(turn, false),
             Purpose::ProducerId(token)
             | Purpose::OffsetCommit(token, _)
             | Purpose::Topics(token)

@@ -163,7 +163,7 @@ impl Leader {
     /// An EndTxn or InitProducerId is certainly not in the log: its stage is as before.
     pub(super) fn ending_discarded(&mut self, turn: &mut Turn<'_>, id: &Arc<str>, ticket: Ticket) {
         let Some(ending) = self.take_ending(id, ticket) else { return };
-        self.transactions.start_clock(id);
+        self.thaw(turn, id);
         self.forget_if_unknown(turn, id);
         for token in &ending.waiters {
             turn.reply(*token, Response::Refused(Refusal::NotLeader));

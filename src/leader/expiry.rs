@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::proposals::Purpose;
+use super::transactions::Transaction;
 use super::{Leader, Turn};
 use crate::config::limits;
 use crate::state::command::{Command, Expire};
@@ -24,9 +25,31 @@ pub(super) struct Expiry {
     last_members_ms: BTreeMap<Arc<str>, i64>,
     /// Entries in flight: the next look waits for them.
     in_flight: usize,
+    /// A list of theirs was full.
+    more: bool,
     /// Transactional ids in such an entry: none of them opens a stage meanwhile, for a stage leaves no trace in the log
     /// that would keep the id (TV2). Their clients retry. At most one entry's worth.
     pub expiring: BTreeSet<Arc<str>>,
+}
+
+/// How full the list of one entry is.
+#[derive(Debug, Default)]
+struct List {
+    len: usize,
+    name_bytes: usize,
+    full: bool,
+}
+
+impl List {
+    /// Takes one more, with a name of so many bytes; false if the entry is full.
+    fn takes(&mut self, name_bytes: usize) -> bool {
+        let fits =
+            self.len < limits::EXPIRED_PER_ENTRY_MAX && self.name_bytes + name_bytes <= limits::EXPIRED_NAME_BYTES_MAX;
+        self.full |= !fits;
+        self.len += 1;
+        self.name_bytes += name_bytes;
+        fits
+    }
 }
 
 impl Expiry {
@@ -48,15 +71,20 @@ impl Leader {
             return;
         }
         let now_ms = turn.now.wall_ms;
-        self.propose_expired(turn, now_ms - self.settings.producer_id_expiration_ms, |leader, turn, since| Expire {
-            producers: leader.idle_producers(turn, since),
-            ..Expire::default()
+        self.expiry.more = false;
+        self.propose_expired(turn, now_ms - self.settings.producer_id_expiration_ms, |leader, turn, since, list| {
+            Expire { producers: leader.idle_producers(turn, since, list), ..Expire::default() }
         });
-        self.propose_expired(turn, now_ms - self.settings.transactional_id_expiration_ms, |leader, turn, since| {
-            Expire { transactional_ids: leader.idle_transactional_ids(turn, since), ..Expire::default() }
-        });
-        self.propose_expired(turn, now_ms - self.settings.offsets_retention_ms, |leader, turn, since| Expire {
-            offsets: leader.idle_offsets(turn, since),
+        self.propose_expired(
+            turn,
+            now_ms - self.settings.transactional_id_expiration_ms,
+            |leader, turn, since, list| Expire {
+                transactional_ids: leader.idle_transactional_ids(turn, since, list),
+                ..Expire::default()
+            },
+        );
+        self.propose_expired(turn, now_ms - self.settings.offsets_retention_ms, |leader, turn, since, list| Expire {
+            offsets: leader.idle_offsets(turn, since, list),
             ..Expire::default()
         });
         self.propose_excess_producers(turn);
@@ -66,9 +94,11 @@ impl Leader {
         &mut self,
         turn: &mut Turn<'_>,
         idle_since_ms: i64,
-        find: impl FnOnce(&mut Self, &Turn<'_>, i64) -> Expire,
+        find: impl FnOnce(&mut Self, &Turn<'_>, i64, &mut List) -> Expire,
     ) {
-        let expired = Expire { idle_since_ms, ..find(self, turn, idle_since_ms) };
+        let mut list = List::default();
+        let expired = Expire { idle_since_ms, ..find(self, turn, idle_since_ms, &mut list) };
+        self.expiry.more |= list.full;
         if expired.producers.is_empty() && expired.transactional_ids.is_empty() && expired.offsets.is_empty() {
             return;
         }
@@ -77,28 +107,28 @@ impl Leader {
         self.proposals.propose(turn, Command::Expire(expired), Purpose::Expire);
     }
 
-    fn idle_producers(&self, turn: &Turn<'_>, since_ms: i64) -> Vec<i64> {
-        let transactions = turn.machine.transactions();
-        let idle = turn
-            .machine
-            .producers()
-            .iter()
-            .filter(|(id, producer)| producer.last_used_ms < since_ms && transactions.owner_of(*id).is_none());
-        idle.map(|(id, _)| id).take(limits::EXPIRED_PER_ENTRY_MAX).collect()
+    /// Idle producer ids that nothing can write with any more, those without state included: wraps of the epoch leave
+    /// thousands a day behind.
+    fn idle_producers(&self, turn: &Turn<'_>, since_ms: i64, list: &mut List) -> Vec<i64> {
+        let (transactions, producers) = (turn.machine.transactions(), turn.machine.producers());
+        let idle = producers.iter().filter(|(_, producer)| producer.last_used_ms < since_ms).map(|(id, _)| id);
+        let stateless = transactions.owned_producer_ids().map(|(id, _)| id).filter(|id| producers.get(*id).is_none());
+        let gone = idle.chain(stateless).filter(|id| !transactions.may_still_write(*id));
+        gone.take_while(|_| list.takes(0)).collect()
     }
 
-    fn idle_transactional_ids(&self, turn: &Turn<'_>, since_ms: i64) -> Vec<String> {
+    fn idle_transactional_ids(&self, turn: &Turn<'_>, since_ms: i64, list: &mut List) -> Vec<String> {
         let in_use = |id: &str| {
             let transaction = self.transactions.by_id.get(id);
             transaction.is_some_and(|transaction| transaction.live().is_some() || transaction.ending.is_some())
         };
         let ids = turn.machine.transactions().iter();
         let idle = ids.filter(|(id, state)| state.last_used_ms < since_ms && !in_use(id));
-        idle.map(|(id, _)| id.to_owned()).take(limits::EXPIRED_PER_ENTRY_MAX).collect()
+        idle.take_while(|(id, _)| list.takes(id.len())).map(|(id, _)| id.to_owned()).collect()
     }
 
     /// Offsets of groups that had no members for the whole retention time, as far as this term knows.
-    fn idle_offsets(&mut self, turn: &Turn<'_>, since_ms: i64) -> Vec<(String, TopicPartition)> {
+    fn idle_offsets(&mut self, turn: &Turn<'_>, since_ms: i64, list: &mut List) -> Vec<(String, TopicPartition)> {
         let mut last_members_ms = BTreeMap::new();
         let mut idle = Vec::new();
         for (group, state) in turn.machine.group_offsets().iter() {
@@ -112,9 +142,10 @@ impl Leader {
                 last_members_ms.insert(name, last);
             } else if turn.now.mono_ms >= self.expiry.offsets_from_ms
                 && !self.transactions.by_group.contains_key(group)
-                && idle.len() < limits::EXPIRED_PER_ENTRY_MAX
+                && !list.full
             {
                 let old = state.offsets.iter().filter(|(_, committed)| committed.committed_ms < since_ms);
+                let old = old.take_while(|_| list.takes(group.len()));
                 idle.extend(old.map(|(partition, _)| (group.to_owned(), *partition)));
             }
         }
@@ -129,25 +160,35 @@ impl Leader {
             return;
         }
         let transactions = turn.machine.transactions();
-        let plain = turn.machine.producers().iter().filter(|(id, _)| transactions.owner_of(*id).is_none());
-        let mut by_use: Vec<(i64, i64)> = plain.map(|(id, producer)| (producer.last_used_ms, id)).collect();
+        let removable = turn.machine.producers().iter().filter(|(id, _)| !transactions.may_still_write(*id));
+        let mut by_use: Vec<(i64, i64)> = removable.map(|(id, producer)| (producer.last_used_ms, id)).collect();
         by_use.sort_unstable();
+        self.expiry.more |= by_use.len().min(excess) > limits::EXPIRED_PER_ENTRY_MAX;
         by_use.truncate(excess.min(limits::EXPIRED_PER_ENTRY_MAX));
         let Some((last_ms, _)) = by_use.last().copied() else { return };
         let producers = by_use.into_iter().map(|(_, id)| id).collect();
-        self.propose_expired(turn, last_ms + 1, |_, _, _| Expire { producers, ..Expire::default() });
+        self.propose_expired(turn, last_ms + 1, |_, _, _, _| Expire { producers, ..Expire::default() });
     }
 
-    /// An expiry entry was applied, or will not be: forgets what is gone.
-    pub(super) fn expired(&mut self, turn: &Turn<'_>) {
+    /// An expiry entry was applied, or (`again` false) will not be: forgets what is gone. If a list was full, the rest
+    /// follows at once.
+    pub(super) fn expired(&mut self, turn: &Turn<'_>, again: bool) {
+        self.expiry.more &= again;
         self.expiry.in_flight -= 1;
-        if self.expiry.in_flight == 0 {
-            self.expiry.expiring.clear();
+        if self.expiry.in_flight > 0 {
+            return;
+        }
+        if std::mem::take(&mut self.expiry.more) {
+            self.expiry.next_ms = Some(turn.now.mono_ms);
         }
         let known = turn.machine.transactions();
-        self.transactions.by_id.retain(|id, transaction| {
-            let busy = transaction.live().is_some() || transaction.ending.is_some() || !transaction.queue.is_empty();
-            busy || known.get(id).is_some()
-        });
+        for id in std::mem::take(&mut self.expiry.expiring) {
+            let busy = |transaction: &Transaction| {
+                transaction.live().is_some() || transaction.ending.is_some() || !transaction.queue.is_empty()
+            };
+            if known.get(&id).is_none() && self.transactions.by_id.get(&id).is_some_and(|found| !busy(found)) {
+                self.transactions.by_id.remove(&id);
+            }
+        }
     }
 }

@@ -58,7 +58,7 @@ impl Leader {
                 self.transactions.entry(id).handled = Some(pair);
                 self.answer_fetches(turn);
             }
-            Ok(_) | Err(_) => self.transactions.start_clock(id),
+            Ok(_) | Err(_) => self.thaw(turn, id),
         }
         let response = result.map_or_else(Response::Refused, Response::ProducerId);
         self.stats.fenced += u64::from(*result == Err(Refusal::ProducerFenced));

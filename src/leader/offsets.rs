@@ -41,6 +41,11 @@ impl Leader {
             let parts = refused.into_iter().map(|refused| refused.map_or(Ok(()), Err)).collect();
             return turn.reply_confirmed(token, Response::Parts(parts));
         }
+        // It would be discarded before it is sent, as often as it is tried again.
+        let bytes: usize = offsets.iter().map(|write| write.metadata.len() + limits::STAGED_OVERHEAD_BYTES).sum();
+        if bytes + request.member.group.len() > limits::ENTRY_BYTES_MAX {
+            return turn.reply_confirmed(token, Response::Refused(Refusal::OffsetMetadataTooLarge));
+        }
         let command = Command::OffsetCommit(GroupOffsets { group: request.member.group.to_string(), offsets });
         self.proposals.propose(turn, command, Purpose::OffsetCommit(token, refused));
     }
@@ -131,18 +136,32 @@ impl Leader {
     /// After every call that may change groups: dooms stages whose member is gone or lost a partition (T20).
     pub(super) fn follow_groups(&mut self, turn: &mut Turn<'_>) {
         for group in self.groups.drain_changed() {
-            let lost = |stage: &Stage| {
-                let staged = stage.offsets.get(&group).into_iter().flatten();
-                let checked = staged.filter(|(_, offset)| is_fenced(&offset.member));
-                let mut checked = checked.map(|(partition, offset)| (*partition, &offset.member));
-                checked.any(|(partition, member)| !self.groups.still_owns(turn.machine, member, partition))
-            };
-            let ids = self.transactions.by_group.get(&group).into_iter().flatten();
-            let stages = ids.filter_map(|id| Some((id, self.transactions.by_id.get(id)?.live()?)));
-            let doomed: Vec<Arc<str>> = stages.filter(|(_, stage)| lost(stage)).map(|(id, _)| id.clone()).collect();
-            for id in doomed {
-                self.doom(turn, &id, Doom::MemberGone);
-            }
+            self.doom_stages_of_lost_members(turn, &group);
+        }
+    }
+
+    /// An EndTxn or InitProducerId left the stage as it was. Meanwhile nothing could doom it: that is made up for.
+    pub(super) fn thaw(&mut self, turn: &mut Turn<'_>, id: &str) {
+        self.transactions.start_clock(id);
+        let stage = self.transactions.by_id.get(id).and_then(Transaction::live);
+        let groups: Vec<Arc<str>> = stage.map(|stage| stage.offsets.keys().cloned().collect()).unwrap_or_default();
+        for group in groups {
+            self.doom_stages_of_lost_members(turn, &group);
+        }
+    }
+
+    fn doom_stages_of_lost_members(&mut self, turn: &mut Turn<'_>, group: &str) {
+        let lost = |stage: &Stage| {
+            let staged = stage.offsets.get(group).into_iter().flatten();
+            let checked = staged.filter(|(_, offset)| is_fenced(&offset.member));
+            let mut checked = checked.map(|(partition, offset)| (*partition, &offset.member));
+            checked.any(|(partition, member)| !self.groups.still_owns(turn.machine, member, partition))
+        };
+        let ids = self.transactions.by_group.get(group).into_iter().flatten();
+        let stages = ids.filter_map(|id| Some((id, self.transactions.by_id.get(id)?.live()?)));
+        let doomed: Vec<Arc<str>> = stages.filter(|(_, stage)| lost(stage)).map(|(id, _)| id.clone()).collect();
+        for id in doomed {
+            self.doom(turn, &id, Doom::MemberGone);
         }
     }
 }

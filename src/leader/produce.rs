@@ -24,7 +24,8 @@ pub(super) fn check_size(machine: &Machine, at: TopicPartition, batch: &RecordBa
     if usize::try_from(at.partition).map_or(true, |number| number >= topic.partitions.len()) {
         return Err(Refusal::UnknownTopicOrPartition);
     }
-    let too_large = batch.size_bytes() > topic.settings.max_message_bytes as usize;
+    // A batch is one piece of an entry, so one over the entry cap can never be proposed, whatever the topic allows.
+    let too_large = batch.size_bytes() > (topic.settings.max_message_bytes as usize).min(limits::ENTRY_BYTES_MAX);
     if too_large { Err(Refusal::MessageTooLarge) } else { Ok(()) }
 }
 

@@ -196,6 +196,11 @@ pub(super) struct StagedOffset {
     pub at: LogIndex,
 }
 
+/// What a staged offset takes, in memory and in its entry; the group's name may stand before each.
+pub(super) fn offset_cost(group: &str, write: &OffsetWrite) -> usize {
+    group.len() + write.metadata.len() + limits::STAGED_OVERHEAD_BYTES
+}
+
 /// The hidden chunks of a large transaction.
 #[derive(Debug, Default)]
 pub(super) struct ChunkedPart {
@@ -241,6 +246,8 @@ pub(super) struct Stage {
     pub bytes: usize,
     /// Record bytes and metadata that its commit entry would carry now.
     pub entry_bytes: usize,
+    /// The offsets' part of it, which no chunk can take.
+    pub offset_bytes: usize,
     /// Its chunks.
     pub chunks: ChunkedPart,
     /// Answers that wait for the begin marker.
@@ -265,6 +272,7 @@ impl Stage {
             offsets: BTreeMap::new(),
             bytes: 0,
             entry_bytes: 0,
+            offset_bytes: 0,
             chunks: ChunkedPart::default(),
             acks: Vec::new(),
         }
@@ -299,13 +307,30 @@ impl Stage {
         inserted
     }
 
+    /// Notes partitions that AddPartitionsToTxn names; tells what they cost. A doomed stage notes nothing.
+    pub fn add_partitions(&mut self, partitions: impl Iterator<Item = TopicPartition>) -> usize {
+        let live = self.is_live();
+        let fresh = partitions.filter(|at| live && self.added_partitions.insert(*at)).count();
+        self.bytes += fresh * limits::STAGED_OVERHEAD_BYTES;
+        fresh * limits::STAGED_OVERHEAD_BYTES
+    }
+
+    /// Notes a group that AddOffsetsToTxn names; tells what it costs. A doomed stage notes nothing.
+    pub fn add_group(&mut self, group: &Arc<str>) -> usize {
+        let fresh = self.is_live() && self.added_groups.insert(group.clone());
+        let cost = if fresh { group.len() + limits::STAGED_OVERHEAD_BYTES } else { 0 };
+        self.bytes += cost;
+        cost
+    }
+
     /// Stages an offset; a later one for the same partition replaces it.
     pub fn insert_offset(&mut self, group: &Arc<str>, offset: StagedOffset) {
-        let cost = offset.write.metadata.len() + limits::STAGED_OVERHEAD_BYTES;
+        let cost = offset_cost(group, &offset.write);
         let replaced = self.offsets.entry(group.clone()).or_default().insert(offset.write.of, offset);
-        let freed = replaced.map_or(0, |old| old.write.metadata.len() + limits::STAGED_OVERHEAD_BYTES);
+        let freed = replaced.map_or(0, |old| offset_cost(group, &old.write));
         self.bytes = self.bytes + cost - freed;
         self.entry_bytes = self.entry_bytes + cost - freed;
+        self.offset_bytes = self.offset_bytes + cost - freed;
     }
 
     /// Whether no sequence is missing in any partition.
@@ -320,8 +345,11 @@ impl Stage {
             partition.batches = Vec::new();
         }
         self.offsets.clear();
+        self.added_partitions.clear();
+        self.added_groups.clear();
         self.bytes = 0;
         self.entry_bytes = 0;
+        self.offset_bytes = 0;
     }
 
     /// The sequences it acknowledged, for the entry that aborts it.

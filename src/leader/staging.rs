@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::connections::Class;
 use super::produce::check_size;
 use super::request::{Acked, AddOffsetsToTxn, AddPartitionsToTxn, Caller, Produce, Response, Token, TxnOffsetCommit};
-use super::stage::{Doom, Inserted, StagedOffset};
+use super::stage::{Doom, Inserted, StagedOffset, offset_cost};
 use super::transactions::{Asked, judge_pair};
 use super::{Leader, Turn};
 use crate::state::Machine;
@@ -40,9 +40,10 @@ impl Leader {
         let parts = request.partitions.iter().map(|at| known(at).then_some(()).ok_or(Refusal::UnknownTopicOrPartition));
         let response = Response::Parts(parts.collect());
         if let Some(stage) = self.transactions.entry(id).stage.as_mut() {
-            stage.added_partitions.extend(request.partitions.into_iter().filter(known));
+            let grown = stage.add_partitions(request.partitions.into_iter().filter(known));
+            self.transactions.staged_bytes += grown;
         }
-        self.doom_if_too_wide(turn, id);
+        self.bound_staged(turn, id);
         self.acknowledge(turn, id, token, response);
     }
 
@@ -60,9 +61,10 @@ impl Leader {
             return;
         }
         if let Some(stage) = self.transactions.entry(id).stage.as_mut() {
-            stage.added_groups.insert(request.group.clone());
+            let grown = stage.add_group(&request.group);
+            self.transactions.staged_bytes += grown;
         }
-        self.doom_if_too_wide(turn, id);
+        self.bound_staged(turn, id);
         self.acknowledge(turn, id, token, Response::Done);
     }
 
@@ -75,7 +77,8 @@ impl Leader {
         token: Token,
         request: TxnOffsetCommit,
     ) {
-        let asked = coordinator(caller, request.producer, request.version <= TXN_OFFSET_COMMIT_TV1_MAX);
+        let tv1 = request.version <= TXN_OFFSET_COMMIT_TV1_MAX;
+        let asked = Asked { class: Class::Offsets, ..coordinator(caller, request.producer, tv1) };
         let group = request.member.group.clone();
         if let Err(refusal) = judge_pair(turn.machine.transactions().get(id), asked.producer) {
             return self.refuse_pair(turn, token, refusal);
@@ -102,6 +105,13 @@ impl Leader {
         }
         let staged_at = turn.machine.applied().map_or(LogIndex(0), |(index, _)| index);
         let metadata_max = self.settings.offset_metadata_max_bytes;
+        let staged_bytes = self.transactions.entry(id).live().map_or(0, |stage| stage.offset_bytes);
+        let asked_bytes: usize = request.offsets.iter().map(|write| offset_cost(&group, write)).sum();
+        if staged_bytes + asked_bytes > self.settings.entry_bytes_max {
+            // Offsets do not go to chunks: this transaction could never commit them.
+            let parts = vec![Err(Refusal::OffsetMetadataTooLarge); request.offsets.len()];
+            return self.acknowledge(turn, id, token, Response::Parts(parts));
+        }
         let mut parts = Vec::with_capacity(request.offsets.len());
         for write in request.offsets {
             let part = check_offset(turn.machine, metadata_max, &write);
@@ -204,7 +214,9 @@ impl Leader {
     /// what the request is about was not added since.
     fn is_phantom(&self, id: &str, producer: ProducerIdAndEpoch, added: impl Fn(&super::stage::Stage) -> bool) -> bool {
         let Some(transaction) = self.transactions.by_id.get(id) else { return false };
-        transaction.handled == Some(producer) && !transaction.stage.as_ref().is_some_and(added)
+        // A doomed stage remembers no names, and stores nothing either.
+        let joins = |stage: &super::stage::Stage| !stage.is_live() && stage.producer == producer || added(stage);
+        transaction.handled == Some(producer) && !transaction.stage.as_ref().is_some_and(joins)
     }
 
     /// Keeps this stage, and all stages together, within their bounds.

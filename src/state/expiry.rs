@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 
 use super::Machine;
 use super::command::Expire;
-use crate::types::TopicPartition;
 
 impl Machine {
     pub(super) fn apply_expire(&mut self, expire: &Expire) {
@@ -16,32 +15,18 @@ impl Machine {
         }
         for producer_id in &expire.producers {
             let idle = self.producers.get(*producer_id).is_none_or(|state| state.last_used_ms < expire.idle_since_ms);
-            if idle && !self.may_still_write(*producer_id) {
+            if idle && !self.transactions.may_still_write(*producer_id) {
                 self.producers.by_id.remove(producer_id);
                 self.transactions.by_producer_id.remove(producer_id);
             }
         }
-        let offsets: BTreeSet<(&str, TopicPartition)> =
-            expire.offsets.iter().map(|(group, partition)| (group.as_str(), *partition)).collect();
-        if !offsets.is_empty() {
-            self.group_offsets.forget(|group, partition, offset| {
-                offset.committed_ms < expire.idle_since_ms && offsets.contains(&(group, *partition))
-            });
+        for (group, partition) in &expire.offsets {
+            self.group_offsets.forget_idle(group, *partition, expire.idle_since_ms);
         }
     }
 
     fn id_is_idle(&self, transactional_id: &str, expire: &Expire) -> bool {
         self.transactions.get(transactional_id).is_some_and(|id| id.last_used_ms < expire.idle_since_ms)
-    }
-
-    /// A producer id that some transactional id uses, or used just before: its state lives as long as that id.
-    /// The ids that wraps of the epoch left behind (one in 6.5 s at full speed) do expire.
-    fn may_still_write(&self, producer_id: i64) -> bool {
-        let owner = self.transactions.owner_of(producer_id).and_then(|owner| self.transactions.get(owner));
-        owner.is_some_and(|id| {
-            id.producer.producer_id == producer_id
-                || id.previous.is_some_and(|previous| previous.producer_id == producer_id)
-        })
     }
 
     /// An open begin marker does not keep an id alive (T15): a crashed producer's would stay for ever.

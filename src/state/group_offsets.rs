@@ -90,6 +90,18 @@ impl GroupOffsetsTable {
         }
     }
 
+    /// Removes one offset, unless it was committed at or after that time.
+    pub(super) fn forget_idle(&mut self, group: &str, partition: TopicPartition, idle_since_ms: i64) {
+        if self.get(group, partition).is_none_or(|found| found.committed_ms >= idle_since_ms) {
+            return;
+        }
+        let state = Arc::make_mut(self.groups.get_mut(group).expect("it was just found"));
+        state.offsets.remove(&partition);
+        if state.offsets.is_empty() {
+            self.groups.remove(group);
+        }
+    }
+
     /// Removes the offsets that `gone` names; a group without offsets is no more.
     pub(super) fn forget(&mut self, gone: impl Fn(&str, &TopicPartition, &CommittedOffset) -> bool) {
         let touches =

@@ -118,6 +118,21 @@ impl Transactions {
         self.by_producer_id.get(&producer_id).map(String::as_str)
     }
 
+    /// Every producer id that belongs or belonged to a transactional id, with that id.
+    pub fn owned_producer_ids(&self) -> impl Iterator<Item = (i64, &str)> {
+        self.by_producer_id.iter().map(|(id, owner)| (*id, owner.as_str()))
+    }
+
+    /// A producer id that some transactional id uses, or used just before: its state lives as long as that id.
+    /// The ids that wraps of the epoch left behind (one in 6.5 s at full speed) do expire.
+    pub fn may_still_write(&self, producer_id: i64) -> bool {
+        let owner = self.owner_of(producer_id).and_then(|owner| self.get(owner));
+        owner.is_some_and(|id| {
+            id.producer.producer_id == producer_id
+                || id.previous.is_some_and(|previous| previous.producer_id == producer_id)
+        })
+    }
+
     /// Open chunks of a stage.
     pub fn chunks(&self, stage_id: LogIndex) -> Option<&StageChunks> {
         self.chunks.get(&stage_id).map(|chunks| &**chunks)

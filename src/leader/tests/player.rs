@@ -145,7 +145,7 @@ impl Player {
                 let outputs: Vec<String> = (0..line.number(0)).map(|_| self.play(&repeated)).collect();
                 assert!(outputs.iter().all(|output| output.ends_with("waits\n")), "{:?}", outputs.last());
             }
-            "producers" => self.make_producers(line.number(0)),
+            "producers" => self.make_producers(line.number(0), words.get(1).map_or(0, |_| line.number(1))),
             "stages" => self.make_stages(line.number(0)),
             "count" => return format!("{} producers remembered", self.machine.producers().len()),
             "loading" => self.leader = Leader::new(self.settings.clone()),
@@ -189,9 +189,9 @@ impl Player {
         self.leader.start_term(&self.machine, self.term, self.now);
     }
 
-    /// So many idempotent producers, each with one batch written, a millisecond apart.
-    fn make_producers(&mut self, count: i64) {
-        for pid in 0..count {
+    /// So many idempotent producers from an id on, each with one batch written, a millisecond apart.
+    fn make_producers(&mut self, count: i64, first: i64) {
+        for pid in first..first + count {
             self.now.wall_ms += 1;
             self.play("init -");
             self.play(&format!("produce - {pid}/0 a-0:0+1"));
