@@ -26,11 +26,12 @@ use super::context::{TopicRef, wall_clock_ms};
 use super::errors::{self, JAVA};
 use super::metrics::{self, TopicMetrics};
 use super::{Call, Encoded, Malformed, Reply, encode};
-use crate::config::limits::TIMESTAMP_AFTER_MS_MAX;
+use crate::config::limits::{ENTRY_BYTES_MAX, TIMESTAMP_AFTER_MS_MAX};
 use crate::leader::request::{Acked, Caller, Produce, Request, Response};
 use crate::state::topics::Topic;
 use crate::types::record_batch::{BatchFault, HEADER_BYTES};
-use crate::types::{RecordBatch, TopicId, TopicPartition};
+use crate::types::settings::TopicSettings;
+use crate::types::{ProducerIdAndEpoch, RecordBatch, TopicId, TopicPartition};
 
 /// Why a partition's records are refused before the leader is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,21 +75,21 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
     let request: ProduceRequest = call.decode("Produce")?;
     let (acks, version) = (request.acks, call.version);
     let transactional_id: Option<Arc<str>> = request.transactional_id.as_ref().map(|id| Arc::from(id.0.as_str()));
-    let (mut topics, batches) = judge(&call, request, transactional_id.as_deref());
+    let (mut topics, batches, refused) = judge(&call, request, transactional_id.as_deref());
     if !matches!(acks, -1..=1) {
         for part in topics.iter_mut().flat_map(|topic| &mut topic.parts) {
             part.verdict = Err(Rejected::plain(E::InvalidRequiredAcks));
         }
         return Ok(Reply::Now(respond(topics, Vec::new(), version, call.caller)));
     }
-    if batches.is_empty() {
+    if batches.is_empty() && refused.is_none() {
         return Ok(match acks {
             0 => Reply::Silent(Box::pin(std::future::ready(topics.is_empty()))),
             _ => Reply::Now(respond(topics, Vec::new(), version, call.caller)),
         });
     }
     let count = batches.len();
-    let produce = Request::Produce(Produce { version, transactional_id, batches });
+    let produce = Request::Produce(Produce { version, transactional_id, batches, refused });
     if acks == 0 {
         let receiver = call.submit(produce);
         let all_good = topics.iter().flat_map(|topic| &topic.parts).all(|part| part.verdict.is_ok());
@@ -116,18 +117,23 @@ fn judge(
     call: &Call<'_>,
     request: ProduceRequest,
     transactional_id: Option<&str>,
-) -> (Vec<Parts>, Vec<(TopicPartition, RecordBatch)>) {
-    let known: Vec<Option<Arc<Topic>>> = call.api.log.read(|machine| {
-        request.topic_data.iter().map(|topic| topic_ref(topic, call.version).resolve(machine).cloned()).collect()
+) -> (Vec<Parts>, Vec<(TopicPartition, RecordBatch)>, Option<ProducerIdAndEpoch>) {
+    // Copied out: apply would have to copy a topic that is held here, while the batches are checked.
+    let known: Vec<Option<Known>> = call.api.log.read(|machine| {
+        let find = |topic| topic_ref(topic, call.version).resolve(machine).map(|topic| Known::of(topic));
+        request.topic_data.iter().map(find).collect()
     });
     let asked = Asked { version: call.version, transactional_id, now_ms: wall_clock_ms() };
-    let mut batches = Vec::new();
+    let (mut batches, mut refused) = (Vec::new(), None);
     let mut seen = BTreeSet::new();
     let mut topics = Vec::with_capacity(request.topic_data.len());
     for (data, topic) in request.topic_data.into_iter().zip(known) {
         let mut parts = Vec::with_capacity(data.partition_data.len());
         for partition in data.partition_data {
-            let verdict = locate(topic.as_ref(), partition.index, call.version)
+            let records = partition.records.clone();
+            let located = locate(topic.as_ref(), partition.index, call.version);
+            let named = located.as_ref().ok().and(records.as_ref()).and_then(|records| asked.pair_of(records));
+            let verdict = located
                 .and_then(|at| asked.judge(at.1, partition.records).map(|batch| (at.0, batch)))
                 .and_then(|(to, batch)| match seen.insert(to) {
                     true => Ok((to, batch)),
@@ -138,7 +144,8 @@ fn judge(
                     batches.push((to, batch));
                     size
                 });
-            let metrics = topic.as_deref().map(metrics::of_topic);
+            refused = refused.or(named.filter(|_| verdict.is_err()));
+            let metrics = topic.as_ref().map(|topic| Arc::clone(&topic.metrics));
             parts.push(Part { index: partition.index, verdict, metrics });
         }
         topics.push(Parts { name: data.name, id: data.topic_id, parts });
@@ -151,7 +158,7 @@ fn judge(
         }
     }
     keep_no_more_than_needed(&mut batches, call.body.len());
-    (topics, batches)
+    (topics, batches, refused)
 }
 
 /// A slice keeps the whole frame alive: where the batches are less than half of it, they are copied out.
@@ -168,12 +175,31 @@ fn topic_ref(topic: &TopicProduceData, version: i16) -> TopicRef<'_> {
     if version >= 13 { TopicRef::Id(TopicId(*topic.topic_id.as_bytes())) } else { TopicRef::Name(&topic.name) }
 }
 
-fn locate(topic: Option<&Arc<Topic>>, index: i32, version: i16) -> Result<(TopicPartition, &Topic), Rejected> {
+/// What is needed of a topic.
+struct Known {
+    id: TopicId,
+    partitions: usize,
+    settings: TopicSettings,
+    metrics: Arc<TopicMetrics>,
+}
+
+impl Known {
+    fn of(topic: &Topic) -> Self {
+        Self {
+            id: topic.id,
+            partitions: topic.partitions.len(),
+            settings: topic.settings.clone(),
+            metrics: metrics::of_topic(topic),
+        }
+    }
+}
+
+fn locate(topic: Option<&Known>, index: i32, version: i16) -> Result<(TopicPartition, &TopicSettings), Rejected> {
     let unknown = if version >= 13 { E::UnknownTopicId } else { E::UnknownTopicOrPartition };
     let topic = topic.ok_or(Rejected::plain(unknown))?;
-    let known = usize::try_from(index).is_ok_and(|index| index < topic.partitions.len());
+    let known = usize::try_from(index).is_ok_and(|index| index < topic.partitions);
     match known {
-        true => Ok((TopicPartition { topic: topic.id, partition: index }, topic)),
+        true => Ok((TopicPartition { topic: topic.id, partition: index }, &topic.settings)),
         false => Err(Rejected::plain(E::UnknownTopicOrPartition)),
     }
 }
@@ -186,11 +212,14 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn judge(&self, topic: &Topic, records: Option<Bytes>) -> Result<RecordBatch, Rejected> {
+    fn judge(&self, settings: &TopicSettings, records: Option<Bytes>) -> Result<RecordBatch, Rejected> {
         let bytes = records.unwrap_or_default();
         self.judge_framing(&bytes)?;
-        if bytes.len() > topic.settings.max_message_bytes as usize {
-            let message = format!("the batch of {} bytes is larger than max.message.bytes", bytes.len());
+        if bytes.len() > (settings.max_message_bytes as usize).min(ENTRY_BYTES_MAX) {
+            let message = format!(
+                "the batch of {} bytes is larger than max.message.bytes or than an entry of the log",
+                bytes.len()
+            );
             return Err(Rejected::new(E::MessageTooLarge, message));
         }
         let batch = RecordBatch::check(bytes).map_err(|fault| match fault {
@@ -199,7 +228,15 @@ impl Asked<'_> {
                 Rejected::new(E::InvalidRecord, fault.to_string())
             }
         })?;
-        self.judge_header(topic, batch)
+        self.judge_header(settings, batch)
+    }
+
+    /// The pair in the header of a framed transactional batch, whatever else is wrong with it.
+    fn pair_of(&self, records: &Bytes) -> Option<ProducerIdAndEpoch> {
+        self.transactional_id?;
+        self.judge_framing(records).ok()?;
+        let header = RecordBatch::stored(records.clone());
+        header.producer().filter(|_| header.is_transactional())
     }
 
     /// What `ProduceRequest.validateRecords` finds while it looks for exactly one batch.
@@ -229,7 +266,7 @@ impl Asked<'_> {
     }
 
     /// What `UnifiedLog` and `LogValidator` ask of a batch that a client sent.
-    fn judge_header(&self, topic: &Topic, batch: RecordBatch) -> Result<RecordBatch, Rejected> {
+    fn judge_header(&self, settings: &TopicSettings, batch: RecordBatch) -> Result<RecordBatch, Rejected> {
         let invalid = |message: &str| Err(Rejected::new(E::InvalidRecord, message));
         if batch.is_control() {
             return invalid("clients may not write control records");
@@ -246,7 +283,7 @@ impl Asked<'_> {
         let too_late = self.now_ms.saturating_add(TIMESTAMP_AFTER_MS_MAX);
         let stamped = if batch.is_log_append_time() {
             Some("producers may not set LogAppendTime")
-        } else if !topic.settings.log_append_time && batch.max_timestamp() > too_late {
+        } else if !settings.log_append_time && batch.max_timestamp() > too_late {
             Some("the timestamp is too far ahead of the broker's clock")
         } else {
             None

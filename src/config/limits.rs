@@ -79,6 +79,9 @@ pub const STAGES_MAX: usize = if cfg!(test) { 64 } else { 100_000 };
 /// Partitions, and groups, of one transaction: what its entry lists. A transaction beyond is doomed, since it could never commit.
 pub const STAGE_PARTITIONS_MAX: usize = if cfg!(test) { 40 } else { 50_000 };
 
+/// Partitions whose sequences a doomed transaction notes, for its abort. A larger one says that it does not know them.
+pub const DOOMED_PARTITIONS_MAX: usize = if cfg!(test) { 20 } else { 100 };
+
 /// What a staged batch or offset costs besides its own bytes, so that many tiny ones count too.
 pub const STAGED_OVERHEAD_BYTES: usize = 128;
 

@@ -67,7 +67,10 @@ impl Leader {
             Purpose::Ending(id) => self.ending_applied(turn, &id, ticket, &outcome),
             Purpose::Begin(id) => self.begin_applied(turn, &id, index, &outcome),
             Purpose::Chunk(id) => self.chunk_applied(turn, &id, index, &outcome),
-            Purpose::OffsetCommit(token, refused) => Self::offset_commit_applied(turn, token, refused, outcome),
+            Purpose::OffsetCommit(token, group, refused) => {
+                Self::offset_commit_applied(turn, token, refused, outcome);
+                self.offset_commit_settled(turn, &group, ticket, Some(index));
+            }
             Purpose::Topics(token) => {
                 let Outcome::Topics(results) = outcome else { unreachable!("as the command") };
                 turn.reply(token, Response::Topics(results));
@@ -89,10 +92,13 @@ impl Leader {
             Purpose::Begin(id) => self.begin_failed(turn, &id, Refusal::NotLeader),
             Purpose::Chunk(id) => self.chunk_lost(turn, &id),
             Purpose::Expire => self.expired(turn, false),
-            Purpose::ProducerId(token)
-            | Purpose::OffsetCommit(token, _)
-            | Purpose::Topics(token)
-            | Purpose::Configs(token) => turn.reply(token, Response::Refused(Refusal::NotLeader)),
+            Purpose::OffsetCommit(token, group, _) => {
+                turn.reply(token, Response::Refused(Refusal::NotLeader));
+                self.offset_commit_settled(turn, &group, ticket, None);
+            }
+            Purpose::ProducerId(token) | Purpose::Topics(token) | Purpose::Configs(token) => {
+                turn.reply(token, Response::Refused(Refusal::NotLeader));
+            }
             Purpose::Nothing => {}
         }
     }
@@ -104,7 +110,8 @@ impl Leader {
             Purpose::Ending(id) => self.ending_unknown(turn, id, ticket),
             Purpose::Begin(id) => self.begin_unknown(turn, id, ticket),
             Purpose::Chunk(id) => self.chunk_unknown(turn, id),
-            Purpose::ProducerId(_) | Purpose::OffsetCommit(..) | Purpose::Topics(_) | Purpose::Configs(_) => {}
+            Purpose::OffsetCommit(_, group, _) => self.offset_commit_settled(turn, group, ticket, None),
+            Purpose::ProducerId(_) | Purpose::Topics(_) | Purpose::Configs(_) => {}
             Purpose::Nothing => {}
         }
         if let Some(token) = purpose.waits() {
@@ -128,7 +135,7 @@ impl Purpose {
     pub(super) fn waits(&self) -> Option<Token> {
         match self {
             Purpose::ProducerId(token)
-            | Purpose::OffsetCommit(token, _)
+            | Purpose::OffsetCommit(token, ..)
             | Purpose::Topics(token)
             | Purpose::Configs(token) => Some(*token),
             Purpose::Produce(_)

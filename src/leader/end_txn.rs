@@ -52,8 +52,9 @@ impl Leader {
         if !self.is_in_time(id, asked) {
             return turn.reply(token, Response::Close);
         }
-        if request.commit && self.chunk_if_large(turn, id) {
-            // The commit carries what no chunk holds: it waits until that fits into one entry.
+        if request.commit && (self.chunk_if_large(turn, id) || self.awaits_commit(id)) {
+            // The commit carries what no chunk holds: it waits until that fits into one entry. And it tells which plain
+            // commits its offsets are newer than: it waits until their indexes are known.
             let queued = Queued { caller: caller.clone(), token, request: Request::EndTxn(request.clone()) };
             return self.transactions.entry(id).queue.push_front(queued);
         }
@@ -113,6 +114,9 @@ impl Leader {
                 begin: state.open_begin.map(|begin| begin.index),
                 bump,
                 skipped: stage.filter(|_| !bump).map(Stage::skipped).unwrap_or_default(),
+                skips_unknown: !bump
+                    && (state.open_begin.is_some_and(|begin| begin.term != turn.term)
+                        || stage.is_some_and(|stage| stage.skips_unknown)),
             }),
         };
         self.transactions.stop_clock(id);

@@ -153,6 +153,8 @@ pub struct Leader {
     unknown_produces: BTreeSet<Ticket>,
     /// OffsetFetches that wait for an EndTxn.
     fetches: Vec<(Token, OffsetFetch)>,
+    /// OffsetCommits in flight.
+    commits: offsets::Commits,
     earlier_terms: connections::EarlierTerms,
     groups: Groups,
     expiry: expiry::Expiry,
@@ -172,6 +174,7 @@ impl Leader {
             calls: BTreeMap::new(),
             unknown_produces: BTreeSet::new(),
             fetches: Vec::new(),
+            commits: offsets::Commits::default(),
             earlier_terms: connections::EarlierTerms::default(),
             expiry: expiry::Expiry::default(),
             stats: LeaderStats::default(),
@@ -215,6 +218,7 @@ impl Leader {
         std::mem::take(&mut self.fetches).into_iter().for_each(|(token, _)| tell(token, Refusal::NotLeader));
         self.groups.clear().into_iter().for_each(|token| tell(token, Refusal::NotLeader));
         self.admission.clear();
+        self.commits = offsets::Commits::default();
         self.unknown_produces.clear();
         self.expiry = expiry::Expiry::default();
         self.earlier_terms.term_ended();

@@ -3,17 +3,26 @@
 //! OffsetFetch of any version waits for EndTxns in flight on its partitions (T12): a new owner must not read the old
 //! offset an instant before the entry commits. With `require_stable` an open stage's offsets are 88.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::proposals::Purpose;
 use super::request::{FetchedOffset, OffsetCommit, OffsetFetch, Response, Token};
-use super::stage::{Doom, Stage};
+use super::stage::{Doom, Stage, StagedOffset};
 use super::staging::check_offset;
 use super::transactions::{EndingKind, Transaction};
-use super::{Leader, Turn};
+use super::{Leader, Ticket, Turn};
 use crate::config::limits;
 use crate::state::command::{Command, GroupOffsets, Outcome};
-use crate::types::{Refusal, TopicPartition};
+use crate::types::{LogIndex, Refusal, TopicPartition};
+
+/// Plain OffsetCommits in flight, by group. Bounded by the proposals in flight.
+#[derive(Debug, Default)]
+pub(super) struct Commits {
+    in_flight: BTreeMap<Arc<str>, BTreeSet<Ticket>>,
+    /// Transactional ids whose EndTxn waits for one of that group. One EndTxn for each id at the most.
+    waiting: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
+}
 
 /// What stands between an OffsetFetch and its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,8 +55,56 @@ impl Leader {
         if bytes + request.member.group.len() > limits::ENTRY_BYTES_MAX {
             return turn.reply_confirmed(token, Response::Refused(Refusal::OffsetMetadataTooLarge));
         }
-        let command = Command::OffsetCommit(GroupOffsets { group: request.member.group.to_string(), offsets });
-        self.proposals.propose(turn, command, Purpose::OffsetCommit(token, refused));
+        let group = request.member.group;
+        let command = Command::OffsetCommit(GroupOffsets { group: group.to_string(), offsets });
+        let ticket = self.proposals.propose(turn, command, Purpose::OffsetCommit(token, group.clone(), refused));
+        self.commits.in_flight.entry(group).or_default().insert(ticket);
+    }
+
+    /// An OffsetCommit's fate is known, or nobody waits for it any more. Offsets staged after it was proposed are newer
+    /// than it, though its index was not known then (T21). EndTxns that waited for it go on.
+    pub(super) fn offset_commit_settled(
+        &mut self,
+        turn: &mut Turn<'_>,
+        group: &Arc<str>,
+        ticket: Ticket,
+        applied: Option<LogIndex>,
+    ) {
+        if let Some(tickets) = self.commits.in_flight.get_mut(group) {
+            tickets.remove(&ticket);
+            if tickets.is_empty() {
+                self.commits.in_flight.remove(group);
+            }
+        }
+        for id in self.transactions.by_group.get(group).into_iter().flatten() {
+            let stage = self.transactions.by_id.get_mut(id).and_then(|transaction| transaction.stage.as_mut());
+            let (Some(offsets), Some(index)) = (stage.and_then(|stage| stage.offsets.get_mut(group)), applied) else {
+                continue;
+            };
+            for offset in offsets.values_mut().filter(|offset| offset.after >= ticket) {
+                offset.at = offset.at.max(index);
+            }
+        }
+        for id in self.commits.waiting.remove(group).into_iter().flatten() {
+            if let Some(transaction) = self.transactions.by_id.get_mut(&id) {
+                transaction.awaits_commit = false;
+            }
+            self.run_queue(turn, &id);
+        }
+    }
+
+    /// Whether a plain commit in flight is older than an offset this stage holds for its group: the EndTxn waits for it.
+    pub(super) fn awaits_commit(&mut self, id: &Arc<str>) -> bool {
+        let Some(stage) = self.transactions.by_id.get(id).and_then(Transaction::live) else { return false };
+        let older = |group: &Arc<str>, offsets: &BTreeMap<TopicPartition, StagedOffset>| {
+            let first = self.commits.in_flight.get(group).and_then(BTreeSet::first);
+            first.is_some_and(|first| offsets.values().any(|offset| offset.after >= *first))
+        };
+        let group = stage.offsets.iter().find(|(group, offsets)| older(group, offsets)).map(|(group, _)| group.clone());
+        let Some(group) = group else { return false };
+        self.commits.waiting.entry(group).or_default().insert(id.clone());
+        self.transactions.entry(id).awaits_commit = true;
+        true
     }
 
     /// An OffsetCommit entry was applied: its outcome fills the parts that were not refused before.

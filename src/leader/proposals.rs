@@ -23,8 +23,8 @@ pub(super) enum Purpose {
     Begin(Arc<str>),
     /// A chunk of that id's stage.
     Chunk(Arc<str>),
-    /// OffsetCommit: which offsets were refused before.
-    OffsetCommit(Token, Vec<Option<Refusal>>),
+    /// OffsetCommit of that group: which offsets were refused before.
+    OffsetCommit(Token, Arc<str>, Vec<Option<Refusal>>),
     /// CreateTopics or DeleteTopics.
     Topics(Token),
     /// AlterConfigs.
@@ -50,6 +50,11 @@ impl Proposals {
         self.in_flight.insert(ticket, purpose);
         turn.out.push(Action::Propose(ticket, Entry { now_ms: turn.now.wall_ms, command }));
         ticket
+    }
+
+    /// The last ticket given out: what is proposed from now on has a greater one.
+    pub fn last_ticket(&self) -> Ticket {
+        Ticket(self.last_ticket)
     }
 
     /// How many there are.

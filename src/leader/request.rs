@@ -71,6 +71,9 @@ pub struct Produce {
     pub transactional_id: Option<Arc<str>>,
     /// Batches, one per partition at the most.
     pub batches: Vec<(TopicPartition, RecordBatch)>,
+    /// The pair in the header of a transactional batch that `api` refused: it opens the transaction all the same, as
+    /// Kafka adds the partition before it looks at the records.
+    pub refused: Option<ProducerIdAndEpoch>,
 }
 
 /// InitProducerId.

@@ -15,7 +15,7 @@ use super::request::{MemberRef, Response, Token};
 use crate::config::limits;
 use crate::state::Machine;
 use crate::state::command::{Batch, Chunks, OffsetWrite, StagedOffsets, TxnCommit, TxnFence};
-use crate::state::producers::BATCHES_REMEMBERED;
+use crate::state::producers::{BATCHES_REMEMBERED, SEQUENCE_WINDOW};
 use crate::state::transactions::chunks_crc;
 use crate::types::record_batch::sequence_plus;
 use crate::types::{LogIndex, ProducerIdAndEpoch, RecordBatch, TopicPartition};
@@ -106,6 +106,9 @@ impl StagedPartition {
             let first_at = distance(anchor, first);
             (first_at, first_at + distance(first, last))
         });
+        // Where nothing is written at this epoch, an aborted transaction may have used any sequences.
+        let unknown = written.is_none() && machine.producers().may_skip(producer);
+        let aborted = aborted.or_else(|| unknown.then_some((0, i64::from(SEQUENCE_WINDOW))));
         Self { anchor, aborted, batches: Vec::new(), chunked_next: None, chunked: VecDeque::new(), acknowledged: None }
     }
 
@@ -192,8 +195,10 @@ pub(super) struct StagedOffset {
     pub write: OffsetWrite,
     /// The member on whose behalf, as it was then.
     pub member: MemberRef,
-    /// The last index applied then (T21).
+    /// The last index applied then, or that of a plain commit proposed before and applied since (T21).
     pub at: LogIndex,
+    /// The last ticket given out then.
+    pub after: Ticket,
 }
 
 /// What a staged offset takes, in memory and in its entry; the group's name may stand before each.
@@ -227,6 +232,8 @@ pub(super) struct Stage {
     pub begin: Begin,
     /// Set: it must never commit, and it holds no data any more.
     pub doomed: Option<Doom>,
+    /// It acknowledged sequences that it does not know (any more).
+    pub skips_unknown: bool,
     /// Order of opening, for dooming the newest.
     pub number: u64,
     /// When it was opened (monotonic).
@@ -262,6 +269,7 @@ impl Stage {
             gated: false,
             begin: Begin::Absent,
             doomed: None,
+            skips_unknown: false,
             number,
             opened_ms,
             deadline_ms,
@@ -293,6 +301,11 @@ impl Stage {
     /// Stores a batch; of a doomed transaction only its sequences are noted.
     pub fn insert(&mut self, machine: &Machine, to: TopicPartition, batch: &RecordBatch) -> Inserted {
         let producer = self.producer;
+        let noted = self.partitions.len() < limits::DOOMED_PARTITIONS_MAX || self.partitions.contains_key(&to);
+        if self.doomed.is_some() && !noted {
+            self.skips_unknown = true;
+            return Inserted::Duplicate;
+        }
         let partition = self.partitions.entry(to).or_insert_with(|| StagedPartition::new(machine, producer, to));
         if self.doomed.is_some() {
             let span = partition.span(batch);
@@ -341,6 +354,10 @@ impl Stage {
     /// Frees what it holds and notes why it can never commit. The first reason stays.
     pub fn doom(&mut self, why: Doom) {
         self.doomed.get_or_insert(why);
+        if why == Doom::TermChanged || self.partitions.len() > limits::DOOMED_PARTITIONS_MAX {
+            self.skips_unknown = true;
+            self.partitions.clear();
+        }
         for partition in self.partitions.values_mut() {
             partition.batches = Vec::new();
         }

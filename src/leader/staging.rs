@@ -104,6 +104,7 @@ impl Leader {
             return turn.reply(token, Response::Refused(refusal));
         }
         let staged_at = turn.machine.applied().map_or(LogIndex(0), |(index, _)| index);
+        let after = self.proposals.last_ticket();
         let metadata_max = self.settings.offset_metadata_max_bytes;
         let staged_bytes = self.transactions.entry(id).live().map_or(0, |stage| stage.offset_bytes);
         let asked_bytes: usize = request.offsets.iter().map(|write| offset_cost(&group, write)).sum();
@@ -119,7 +120,7 @@ impl Leader {
             if part.is_ok()
                 && let Some(stage) = self.transactions.entry(id).stage.as_mut()
             {
-                let offset = StagedOffset { write, member: request.member.clone(), at: staged_at };
+                let offset = StagedOffset { write, member: request.member.clone(), at: staged_at, after };
                 let before = stage.bytes;
                 stage.insert_offset(&group, offset);
                 let after = stage.bytes;
@@ -145,6 +146,9 @@ impl Leader {
         let judged: Vec<Result<ProducerIdAndEpoch, Refusal>> = request.batches.iter().map(judge).collect();
         self.count_fenced(judged.iter());
         let Some(producer) = judged.iter().find_map(|part| part.ok()) else {
+            if let Some(producer) = request.refused.filter(|_| !tv1) {
+                self.open_empty(turn, id, caller, producer);
+            }
             let parts = judged.into_iter().map(|part| part.map(|_| unreachable!("none was accepted")));
             return turn.reply(token, Response::Produced(parts.collect()));
         };
@@ -159,6 +163,15 @@ impl Leader {
         self.bound_staged(turn, id);
         self.chunk_if_large(turn, id);
         self.acknowledge(turn, id, token, Response::Produced(parts));
+    }
+
+    /// TV2: a Produce of which nothing may be written opens the transaction, so that its EndTxn finds one.
+    fn open_empty(&mut self, turn: &mut Turn<'_>, id: &Arc<str>, caller: &Caller, producer: ProducerIdAndEpoch) {
+        let asked = Asked { producer, tv1: false, class: Class::Produce, connection: caller.connection };
+        if judge_pair(turn.machine.transactions().get(id), producer).is_ok() && self.is_in_time(id, asked) {
+            // Refused, there is no transaction; the batches are answered as they are.
+            let _opened = self.open_stage(turn, id, asked);
+        }
     }
 
     fn stage_batch(

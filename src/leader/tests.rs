@@ -45,7 +45,7 @@ fn a_batch_over_the_entry_cap_is_refused_for_good() {
     let (mut player, at) = with_large_batches();
     let mut produce = |bytes: usize| {
         let batch = sample::batch((-1, -1), -1, 1, false, &vec![0; bytes]);
-        let request = Produce { version: 12, transactional_id: None, batches: vec![(at, batch)] };
+        let request = Produce { version: 12, transactional_id: None, batches: vec![(at, batch)], refused: None };
         asked(&mut player, Request::Produce(request))
     };
     let refused = produce(limits::ENTRY_BYTES_MAX);

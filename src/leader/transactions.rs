@@ -69,6 +69,8 @@ pub(super) struct Transaction {
     pub queue: VecDeque<Queued>,
     /// The pair that the last EndTxn or InitProducerId of this term left current (T3).
     pub handled: Option<ProducerIdAndEpoch>,
+    /// Its EndTxn, first in the queue, waits for a plain OffsetCommit in flight.
+    pub awaits_commit: bool,
     /// Its producer's connections.
     pub connections: Newest,
 }
@@ -88,7 +90,7 @@ impl Transaction {
             .stage
             .as_ref()
             .is_some_and(|stage| matches!(stage.begin, Begin::Proposed(_)) || stage.chunks.in_flight.is_some());
-        self.ending.is_some() || ends && opening
+        self.ending.is_some() || ends && (opening || self.awaits_commit)
     }
 
     /// The stage, if it may still commit.

@@ -94,7 +94,7 @@ fn topic(id: TopicId, name: &str) -> Request {
 
 pub(super) fn produce(body: &[u8]) -> Request {
     let batches = vec![(PARTITION, sample::batch((-1, -1), -1, 1, false, body))];
-    Request::Produce(Produce { version: 9, transactional_id: None, batches })
+    Request::Produce(Produce { version: 9, transactional_id: None, batches, refused: None })
 }
 
 impl TestNode {

@@ -102,7 +102,8 @@ pub struct GroupOffsets {
 pub struct StagedOffsets {
     /// The group.
     pub group: String,
-    /// The last index applied when they were staged: a plain commit with a later index wins (T21).
+    /// The last index applied when they were staged, or of a plain commit that was in flight then: one with a later index
+    /// wins (T21).
     pub staged_at: LogIndex,
     /// What it has read.
     pub offsets: Vec<OffsetWrite>,
@@ -196,6 +197,9 @@ pub struct TxnAbort {
     /// Sequence ranges that were acknowledged inside the transaction and now never appear:
     /// (partition, first, last). Later batches at the same epoch may start behind or inside them.
     pub skipped: Vec<(TopicPartition, i32, i32)>,
+    /// The transaction began under another leader, or had too many partitions to note: what else it acknowledged is not
+    /// known. In every partition the next batch at this epoch may start anywhere from the expected sequence on.
+    pub skips_unknown: bool,
 }
 
 /// A topic to create.

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::command::{Batch, Effects, TxnAbort, TxnCommit, TxnFence};
-use super::producers::may_start;
 use super::transactions::{LastEnd, StageChunks, TransactionalId, TxnResult};
 use super::{At, Machine};
 use crate::types::record_batch::sequence_plus;
@@ -55,6 +54,9 @@ impl Machine {
                 self.producers.skip(at.now_ms, abort.producer, *partition, *first, *last);
             }
         }
+        if abort.skips_unknown && !abort.bump {
+            self.producers.skip_unknown(at.now_ms, abort.producer);
+        }
         Ok(self.end(at, &abort.transactional_id, abort.producer, TxnResult::Abort, abort.bump))
     }
 
@@ -88,7 +90,7 @@ impl Machine {
             let first = view.base_sequence();
             let follows = match next.get(&batch.to) {
                 Some(expected) => first == *expected,
-                None => may_start(self.producers.at(producer.producer_id, batch.to), producer.epoch, first),
+                None => self.producers.may_start(producer, batch.to, first),
             };
             if !follows || !view.is_transactional() || view.producer() != Some(producer) {
                 return Err(Refusal::TransactionLost);

@@ -15,7 +15,7 @@ use crate::types::{Offset, ProducerIdAndEpoch, RecordBatch, Refusal, TopicPartit
 pub const BATCHES_REMEMBERED: usize = 5;
 
 /// Sequences up to this far behind count as the past, all others as the future: sequences wrap.
-const SEQUENCE_WINDOW: i32 = 1 << 30;
+pub const SEQUENCE_WINDOW: i32 = 1 << 30;
 
 /// One remembered batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -170,6 +170,9 @@ impl PartitionProducer {
 pub struct Producer {
     /// Per partition.
     pub partitions: BTreeMap<TopicPartition, PartitionProducer>,
+    /// The epoch at which a transaction was aborted that may have used any sequence in any partition; tells about those
+    /// that have no state at it.
+    pub unknown_epoch: Option<i16>,
     /// Wall clock of the last write, for expiry.
     pub last_used_ms: i64,
 }
@@ -186,6 +189,17 @@ impl Producers {
     /// A producer's state, if it wrote anything that is still remembered.
     pub fn get(&self, producer_id: i64) -> Option<&Producer> {
         self.by_id.get(&producer_id).map(|producer| &**producer)
+    }
+
+    /// Whether the first batch of a transaction of `producer` at a partition may start with `first_sequence`.
+    pub fn may_start(&self, producer: ProducerIdAndEpoch, at: TopicPartition, first_sequence: i32) -> bool {
+        let last = self.at(producer.producer_id, at).filter(|last| last.epoch == producer.epoch);
+        may_start(last, producer.epoch, first_sequence) || last.is_none() && self.may_skip(producer)
+    }
+
+    /// Whether `producer` may have used any sequence in partitions where it has no state.
+    pub fn may_skip(&self, producer: ProducerIdAndEpoch) -> bool {
+        self.get(producer.producer_id).is_some_and(|known| known.unknown_epoch == Some(producer.epoch))
     }
 
     /// Its state at one partition.
@@ -229,13 +243,24 @@ impl Producers {
         state.skip(by.epoch, first, last);
     }
 
+    /// A transaction was aborted that may have used any sequences from the expected ones on.
+    pub(super) fn skip_unknown(&mut self, now_ms: i64, by: ProducerIdAndEpoch) {
+        let producer = Arc::make_mut(self.by_id.entry(by.producer_id).or_default());
+        producer.last_used_ms = producer.last_used_ms.max(now_ms);
+        producer.unknown_epoch = Some(by.epoch);
+        for state in producer.partitions.values_mut().filter(|state| state.epoch == by.epoch) {
+            let expected = state.last_sequence().map_or(0, |last| sequence_plus(last, 1));
+            state.aborted = Some((expected, sequence_plus(expected, SEQUENCE_WINDOW)));
+        }
+    }
+
     /// Forgets what anybody wrote to topics that are gone.
     pub(super) fn forget_topics(&mut self, gone: impl Fn(&TopicPartition) -> bool) {
         let touched: Vec<i64> = self.iter().filter(|(_, p)| p.partitions.keys().any(&gone)).map(|(id, _)| id).collect();
         for id in touched {
             let producer = Arc::make_mut(self.by_id.get_mut(&id).expect("it was just found"));
             producer.partitions.retain(|partition, _| !gone(partition));
-            if producer.partitions.is_empty() {
+            if producer.partitions.is_empty() && producer.unknown_epoch.is_none() {
                 self.by_id.remove(&id);
             }
         }

@@ -29,7 +29,7 @@ fn patched(batch: &RecordBatch, at: usize, with: &[u8]) -> Bytes {
 
 fn judged(version: i16, transactional_id: Option<&str>, records: Bytes) -> Result<RecordBatch, E> {
     let asked = Asked { version, transactional_id, now_ms: 2_000 };
-    asked.judge(&topic(1_000, false), Some(records)).map_err(|rejected| rejected.error)
+    asked.judge(&topic(1_000, false).settings, Some(records)).map_err(|rejected| rejected.error)
 }
 
 #[test]
@@ -81,10 +81,24 @@ fn a_transactional_request_takes_transactional_batches_only() {
 }
 
 #[test]
+fn the_pair_of_a_refused_transactional_batch_is_told() {
+    let asked = |transactional_id| Asked { version: 12, transactional_id, now_ms: 2_000 };
+    let transactional = sample::batch((5, 3), 0, 1, true, b"x");
+    let mut bad_crc = transactional.bytes().to_vec();
+    *bad_crc.last_mut().unwrap() ^= 1;
+    let pair = Some(ProducerIdAndEpoch { producer_id: 5, epoch: 3 });
+    assert_eq!(asked(Some("t")).pair_of(&bad_crc.clone().into()), pair);
+    assert_eq!(asked(None).pair_of(&bad_crc.into()), None);
+    assert_eq!(asked(Some("t")).pair_of(&patched(&transactional, 16, &[1])), None, "not even framed");
+    let plain = sample::batch((5, 3), 0, 1, false, b"x");
+    assert_eq!(asked(Some("t")).pair_of(plain.bytes()), None);
+}
+
+#[test]
 fn with_the_brokers_time_the_clients_is_not_judged() {
     let far = patched(&sample::batch((-1, -1), -1, 1, false, b"x"), 35, &i64::MAX.to_be_bytes());
     let asked = Asked { version: 9, transactional_id: None, now_ms: 2_000 };
-    assert!(asked.judge(&topic(1_000, true), Some(far)).is_ok());
+    assert!(asked.judge(&topic(1_000, true).settings, Some(far)).is_ok());
 }
 
 #[test]

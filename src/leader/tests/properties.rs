@@ -194,6 +194,7 @@ impl Client {
             version: if self.version == Version::Tv1 { 9 } else { 12 },
             transactional_id: self.id(),
             batches: vec![(TopicPartition { topic, partition: partition as i32 }, batch)],
+            refused: None,
         })
     }
 

@@ -72,7 +72,7 @@ fn command() -> impl Strategy<Value = Command> {
     let abort = (id(), producer(), prop::option::of(index()), any::<bool>(), partition()).prop_map(
         |(transactional_id, producer, begin, bump, at)| {
             let skipped = vec![(at, 3, 5)];
-            Command::TxnAbort(TxnAbort { transactional_id, producer, begin, bump, skipped })
+            Command::TxnAbort(TxnAbort { transactional_id, producer, begin, bump, skipped, skips_unknown: bump })
         },
     );
     let create = (0..3u8).prop_map(|topic| {

@@ -8,7 +8,7 @@
 //! chunk t 0:1 new|STAGE NUMBER BATCH ..
 //! commit t 0:1 begin:4|epoch [bump] [chunks:STAGE:COUNT[:bad]] [g:a/0=7@3 ..] BATCH ..      (offset 7, staged at index 3)
 //!                                `as:1:0`: batches of another producer; `plain`: without the transactional bit
-//! abort t 0:1 [begin:4] [bump] [a/0:10-14 ..]
+//! abort t 0:1 [begin:4] [bump] [unknown] [a/0:10-14 ..]
 //! offsets g a/0=7 ..             a plain OffsetCommit
 //! set a|broker key=value|key     AlterConfigs
 //! expire SINCE [producer:0] [id:t] [offset:g:a/0] ..                        drop STAGE ..
@@ -192,6 +192,7 @@ impl Script {
             begin: words.iter().find_map(|word| word.strip_prefix("begin:")).map(|index| LogIndex(number(index))),
             bump: words.contains(&"bump"),
             skipped: skipped.collect(),
+            skips_unknown: words.contains(&"unknown"),
         }
     }
 

@@ -145,6 +145,7 @@ impl Player {
             version: line.version(12),
             transactional_id,
             batches: batches.map(|word| self.batch(word, producer, transactional)).collect(),
+            refused: line.option("refused").map(pair),
         })
     }
 

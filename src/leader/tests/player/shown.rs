@@ -111,12 +111,13 @@ impl Player {
                 let skipped =
                     abort.skipped.iter().map(|(at, first, last)| format!(" skip {}:{first}-{last}", self.name(*at)));
                 format!(
-                    "TxnAbort {} {}{}{}{}",
+                    "TxnAbort {} {}{}{}{}{}",
                     abort.transactional_id,
                     told(abort.producer),
                     abort.begin.map(|begin| format!(" begin {}", begin.0)).unwrap_or_default(),
                     if abort.bump { " bump" } else { "" },
-                    skipped.collect::<String>()
+                    skipped.collect::<String>(),
+                    if abort.skips_unknown { " skip unknown" } else { "" }
                 )
             }
             Command::CreateTopics(topics) => format!("CreateTopics {}", topics[0].name),
