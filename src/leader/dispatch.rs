@@ -71,6 +71,7 @@ impl Leader {
                 Self::offset_commit_applied(turn, token, refused, outcome);
                 self.offset_commit_settled(turn, &group, ticket, Some(index));
             }
+            Purpose::LateOffsetCommit(group) => self.offset_commit_settled(turn, &group, ticket, Some(index)),
             Purpose::Topics(token) => {
                 let Outcome::Topics(results) = outcome else { unreachable!("as the command") };
                 turn.reply(token, Response::Topics(results));
@@ -99,7 +100,7 @@ impl Leader {
             Purpose::ProducerId(token) | Purpose::Topics(token) | Purpose::Configs(token) => {
                 turn.reply(token, Response::Refused(Refusal::NotLeader));
             }
-            Purpose::Nothing => {}
+            Purpose::LateOffsetCommit(_) | Purpose::Nothing => {}
         }
     }
 
@@ -110,9 +111,12 @@ impl Leader {
             Purpose::Ending(id) => self.ending_unknown(turn, id, ticket),
             Purpose::Begin(id) => self.begin_unknown(turn, id, ticket),
             Purpose::Chunk(id) => self.chunk_unknown(turn, id),
-            Purpose::OffsetCommit(_, group, _) => self.offset_commit_settled(turn, group, ticket, None),
+            Purpose::OffsetCommit(_, group, _) => {
+                self.offset_commit_settled(turn, group, ticket, None);
+                self.proposals.put_back(ticket, Purpose::LateOffsetCommit(group.clone()));
+            }
             Purpose::ProducerId(_) | Purpose::Topics(_) | Purpose::Configs(_) => {}
-            Purpose::Nothing => {}
+            Purpose::LateOffsetCommit(_) | Purpose::Nothing => {}
         }
         if let Some(token) = purpose.waits() {
             return turn.reply(token, Response::Refused(Refusal::FateUnknown));
@@ -142,6 +146,7 @@ impl Purpose {
             | Purpose::Ending(_)
             | Purpose::Begin(_)
             | Purpose::Chunk(_)
+            | Purpose::LateOffsetCommit(_)
             | Purpose::Expire
             | Purpose::Nothing => None,
         }

@@ -25,11 +25,23 @@ pub(super) struct Expiry {
     last_members_ms: BTreeMap<Arc<str>, i64>,
     /// Entries in flight: the next look waits for them.
     in_flight: usize,
-    /// A list of theirs was full.
-    more: bool,
+    /// Whose list was full.
+    more: BTreeSet<Kind>,
+    /// What the next look is for, a pass over all ids each; None for everything.
+    due: Option<BTreeSet<Kind>>,
     /// Transactional ids in such an entry: none of them opens a stage meanwhile, for a stage leaves no trace in the log
     /// that would keep the id (TV2). Their clients retry. At most one entry's worth.
     pub expiring: BTreeSet<Arc<str>>,
+}
+
+/// What expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Producers,
+    TransactionalIds,
+    Offsets,
+    /// Producer ids beyond the bound.
+    Excess,
 }
 
 /// How full the list of one entry is.
@@ -71,34 +83,47 @@ impl Leader {
             return;
         }
         let now_ms = turn.now.wall_ms;
-        self.expiry.more = false;
-        self.propose_expired(turn, now_ms - self.settings.producer_id_expiration_ms, |leader, turn, since, list| {
-            Expire { producers: leader.idle_producers(turn, since, list), ..Expire::default() }
-        });
-        self.propose_expired(
-            turn,
-            now_ms - self.settings.transactional_id_expiration_ms,
-            |leader, turn, since, list| Expire {
+        let due = self.expiry.due.take();
+        let due = |kind| due.as_ref().is_none_or(|due| due.contains(&kind));
+        self.expiry.more.clear();
+        if due(Kind::Producers) {
+            let since = now_ms - self.settings.producer_id_expiration_ms;
+            self.propose_expired(turn, Kind::Producers, since, |leader, turn, since, list| Expire {
+                producers: leader.idle_producers(turn, since, list),
+                ..Expire::default()
+            });
+        }
+        if due(Kind::TransactionalIds) {
+            let since = now_ms - self.settings.transactional_id_expiration_ms;
+            self.propose_expired(turn, Kind::TransactionalIds, since, |leader, turn, since, list| Expire {
                 transactional_ids: leader.idle_transactional_ids(turn, since, list),
                 ..Expire::default()
-            },
-        );
-        self.propose_expired(turn, now_ms - self.settings.offsets_retention_ms, |leader, turn, since, list| Expire {
-            offsets: leader.idle_offsets(turn, since, list),
-            ..Expire::default()
-        });
-        self.propose_excess_producers(turn);
+            });
+        }
+        if due(Kind::Offsets) {
+            let since = now_ms - self.settings.offsets_retention_ms;
+            self.propose_expired(turn, Kind::Offsets, since, |leader, turn, since, list| Expire {
+                offsets: leader.idle_offsets(turn, since, list),
+                ..Expire::default()
+            });
+        }
+        if due(Kind::Excess) {
+            self.propose_excess_producers(turn);
+        }
     }
 
     fn propose_expired(
         &mut self,
         turn: &mut Turn<'_>,
+        kind: Kind,
         idle_since_ms: i64,
         find: impl FnOnce(&mut Self, &Turn<'_>, i64, &mut List) -> Expire,
     ) {
         let mut list = List::default();
         let expired = Expire { idle_since_ms, ..find(self, turn, idle_since_ms, &mut list) };
-        self.expiry.more |= list.full;
+        if list.full {
+            self.expiry.more.insert(kind);
+        }
         if expired.producers.is_empty() && expired.transactional_ids.is_empty() && expired.offsets.is_empty() {
             return;
         }
@@ -163,22 +188,28 @@ impl Leader {
         let removable = turn.machine.producers().iter().filter(|(id, _)| !transactions.may_still_write(*id));
         let mut by_use: Vec<(i64, i64)> = removable.map(|(id, producer)| (producer.last_used_ms, id)).collect();
         by_use.sort_unstable();
-        self.expiry.more |= by_use.len().min(excess) > limits::EXPIRED_PER_ENTRY_MAX;
+        if by_use.len().min(excess) > limits::EXPIRED_PER_ENTRY_MAX {
+            self.expiry.more.insert(Kind::Excess);
+        }
         by_use.truncate(excess.min(limits::EXPIRED_PER_ENTRY_MAX));
         let Some((last_ms, _)) = by_use.last().copied() else { return };
         let producers = by_use.into_iter().map(|(_, id)| id).collect();
-        self.propose_expired(turn, last_ms + 1, |_, _, _, _| Expire { producers, ..Expire::default() });
+        self.propose_expired(turn, Kind::Excess, last_ms + 1, |_, _, _, _| Expire { producers, ..Expire::default() });
     }
 
     /// An expiry entry was applied, or (`again` false) will not be: forgets what is gone. If a list was full, the rest
     /// follows at once.
     pub(super) fn expired(&mut self, turn: &Turn<'_>, again: bool) {
-        self.expiry.more &= again;
+        if !again {
+            self.expiry.more.clear();
+        }
         self.expiry.in_flight -= 1;
         if self.expiry.in_flight > 0 {
             return;
         }
-        if std::mem::take(&mut self.expiry.more) {
+        let more = std::mem::take(&mut self.expiry.more);
+        if !more.is_empty() {
+            self.expiry.due = Some(more);
             self.expiry.next_ms = Some(turn.now.mono_ms);
         }
         let known = turn.machine.transactions();

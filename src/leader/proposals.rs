@@ -25,6 +25,8 @@ pub(super) enum Purpose {
     Chunk(Arc<str>),
     /// OffsetCommit of that group: which offsets were refused before.
     OffsetCommit(Token, Arc<str>, Vec<Option<Refusal>>),
+    /// OffsetCommit of that group whose deadline passed: its index still tells what is newer.
+    LateOffsetCommit(Arc<str>),
     /// CreateTopics or DeleteTopics.
     Topics(Token),
     /// AlterConfigs.
