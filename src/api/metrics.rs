@@ -111,7 +111,9 @@ fn page_of(exists: impl Fn(TopicId) -> bool) -> String {
         topics.values().cloned().collect()
     };
     type Of = fn(&TopicMetrics) -> &Count;
-    let families: [(&str, &str, &[(&str, Of)]); 3] = [
+    /// Name, HELP, and per series its further label and where it is counted.
+    type Family<'a> = (&'a str, &'a str, &'a [(&'a str, Of)]);
+    let families: [Family; 3] = [
         (
             "redpanda_kafka_request_bytes_total",
             "Record bytes produced and consumed",
