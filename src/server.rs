@@ -210,8 +210,14 @@ fn open_rooms(config: &Config, data_dir: PathBuf, advertised: Address) -> Result
     let (segments, checkpoint) = Segments::open(disk.clone(), segment_options(settings, data_dir.join("topics")))?;
     let reader = Reader::new(segments.clone());
     let waiting = reader.clone();
-    let me =
-        Member { node_id: config.node_id, host: advertised.host, port: advertised.port, rack: config.rack.clone() };
+    let me = Member {
+        node_id: config.node_id,
+        host: advertised.host,
+        port: advertised.port,
+        rack: config.rack.clone(),
+        rpc: config.advertise_rpc_addr.to_string(),
+        ..Member::default()
+    };
     let options = LogOptions {
         rpc: config.advertise_rpc_addr.to_string(),
         tail_cache_bytes_max: bytes(settings.log_cache_bytes),

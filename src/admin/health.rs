@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_broker_is_listed_with_the_address_for_other_nodes_not_that_for_clients() {
-        let me = Member { node_id: 4, host: "for-clients".into(), port: 9092, rack: None };
+        let me = Member { node_id: 4, host: "for-clients".into(), port: 9092, ..Member::default() };
         let status = LogStatus { node_id: 4, members: vec![me], ..LogStatus::default() };
         let rpc = Address { host: "for-nodes".into(), port: 33145 };
         let list = broker_list(&status, &rpc);

@@ -288,6 +288,9 @@ pub(super) mod sample {
             host: format!("host-{node_id}"),
             port: 9092,
             rack: (node_id == 1).then(|| "rack-a".to_owned()),
+            voter: true,
+            in_sync: true,
+            ..Member::default()
         };
         LogStatus {
             node_id: 1,

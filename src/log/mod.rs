@@ -70,7 +70,7 @@ pub struct LogStatus {
     pub applied: Option<LogIndex>,
     /// Whether start-up replay is done.
     pub replayed: bool,
-    /// All members: (node id, advertised Kafka host, port, rack).
+    /// All members, this node among them.
     pub members: Vec<Member>,
 }
 
@@ -85,6 +85,14 @@ pub struct Member {
     pub port: u16,
     /// Its rack.
     pub rack: Option<String>,
+    /// Where peers reach it, `host:port`; empty if it talks to none.
+    pub rpc: String,
+    /// It votes; a learner only follows.
+    pub voter: bool,
+    /// It follows closely, as the leader last said (the leader itself always does): Kafka's in-sync replica.
+    pub in_sync: bool,
+    /// The last index known to be durable on it; the leader alone knows.
+    pub matched: Option<LogIndex>,
 }
 
 /// Where the log lives, and how it behaves.
@@ -319,10 +327,14 @@ impl Log {
                 host: node.host.clone(),
                 port: node.port,
                 rack: node.rack.clone(),
+                rpc: node.rpc.clone(),
+                voter: true,
+                in_sync: true,
+                matched: None,
             })
             .collect();
         // This node knows its own addresses better than the entry that once added it.
-        members.push(self.node.me.clone());
+        members.push(Member { voter: true, in_sync: true, ..self.node.me.clone() });
         members.sort_by_key(|member| member.node_id);
         LogStatus {
             node_id: self.node.me.node_id,

@@ -41,7 +41,7 @@ pub(super) fn settings() -> LeaderSettings {
 }
 
 fn options() -> LogOptions {
-    let me = Member { node_id: 1, host: "localhost".into(), port: 9092, rack: None };
+    let me = Member { node_id: 1, host: "localhost".into(), port: 9092, ..Member::default() };
     LogOptions::new(PathBuf::from(DIR), me, settings())
 }
 
