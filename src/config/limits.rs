@@ -189,3 +189,23 @@ pub const ACCEPT_RETRY_MS: u64 = 100;
 
 /// Bytes that a time query unpacks of one batch: half a second of zstd. A batch beyond answers as a whole, not to the record.
 pub const UNPACKED_BYTES_MAX: u64 = if cfg!(test) { 1 << 20 } else { 256 << 20 };
+
+// --- catch-up ---------------------------------------------------------------------------------------
+
+/// Bytes of a file that a node which catches up asks for at a time. Small, so that the rate limit is smooth and what is lost with a connection is little.
+pub const TRANSFER_PIECE_BYTES_MAX: usize = if cfg!(test) { 4 << 10 } else { 1 << 20 };
+
+/// Pieces that a catching-up node has asked for and not got: they hide the way there and back, and bound the memory on both sides.
+pub const TRANSFER_PIECES_IN_FLIGHT_MAX: usize = 4;
+
+/// Checkpoints that are pulled from this node at a time. A node more gets none until one is done.
+pub const TRANSFERS_MAX: usize = 16;
+
+/// How long a checkpoint is held for somebody who asks for nothing: a broken connection is back by then.
+pub const TRANSFER_IDLE_MS_MAX: u64 = 30_000;
+
+/// How long a checkpoint is held at most: what was deleted meanwhile takes space. Beyond, the node that pulls goes on with a newer one.
+pub const TRANSFER_HOLD_MS_MAX: u64 = 2 * 3_600_000;
+
+/// Greatest manifest that is accepted from another node, since it is read into memory as the state in it will be.
+pub const MANIFEST_BYTES_MAX: u64 = 8 << 30;

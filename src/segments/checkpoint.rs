@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0 magic "KATOMANI" | 8 format u32 | 12 crc32c u32 of bytes 16..40 | 16 tables u64 | 24 raft u64 | 32 state u64   lengths
-//! 40 tables (postcard: applied, topics → partitions → segments) | crc32c u32 | raft | crc32c u32 | state | crc32c u32
+//! 40 tables (postcard: applied, received, topics → partitions → segments) | crc32c u32 | raft | crc32c u32 | state | crc32c u32
 //! ```
 //!
 //! Integers of this frame are little-endian. Every segment that it names was synced before; it becomes the newest by a
@@ -10,6 +10,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
@@ -18,11 +19,11 @@ use super::files::Files;
 use super::index::read_exact;
 use super::segment::Segment;
 use super::{Checkpoint, SegmentError};
-use crate::disk::Disk;
+use crate::disk::{Disk, File};
 use crate::types::{LogIndex, Offset, PartitionId, Term, TopicId};
 
 const MAGIC: &[u8; 8] = b"KATOMANI";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const HEADER_BYTES: usize = 40;
 const CRC_BYTES: usize = 4;
 /// The newest durable checkpoint.
@@ -67,6 +68,7 @@ pub(super) struct Partition {
 #[derive(Serialize, Deserialize)]
 struct Tables {
     applied: Option<(LogIndex, Term)>,
+    received: bool,
     manifest: Manifest,
 }
 
@@ -79,23 +81,33 @@ pub(super) struct WriteError {
     pub sync: bool,
 }
 
-/// Writes a manifest and makes it the newest one.
-pub(super) fn write(
-    files: &Files,
+/// Writes a manifest into an empty file; returns its length.
+pub(super) fn write_to(
+    file: &dyn File,
     manifest: &Manifest,
-    applied: Option<(LogIndex, Term)>,
-    raft: &[u8],
-    state: &[u8],
-) -> Result<(), WriteError> {
-    let tables = Tables { applied, manifest: manifest.clone() };
+    checkpoint: &Checkpoint,
+    received: bool,
+) -> io::Result<u64> {
+    let tables = Tables { applied: checkpoint.applied, received, manifest: manifest.clone() };
     let tables = postcard::to_stdvec(&tables).expect("plain data without maps encodes into a growing vector");
-    let sections: [&[u8]; 3] = [&tables, raft, state];
+    let sections: [&[u8]; 3] = [&tables, &checkpoint.raft, &checkpoint.state];
     let header = header(sections.map(|section| section.len() as u64));
     let checksums = sections.map(|section| crc32c::crc32c(section).to_le_bytes());
     let mut slices: Vec<&[u8]> = vec![&header];
     for (section, checksum) in sections.iter().zip(&checksums) {
         slices.extend([*section, &checksum[..]]);
     }
+    file.set_len(0)?;
+    file.write_all_at(&slices, 0)?;
+    Ok(slices.iter().map(|slice| slice.len() as u64).sum())
+}
+
+/// Writes a manifest and makes it the newest one; returns the file, open, and its length.
+pub(super) fn write(
+    files: &Files,
+    manifest: &Manifest,
+    checkpoint: &Checkpoint,
+) -> Result<(Arc<dyn File>, u64), WriteError> {
     let (path, temporary) = (files.dir().join(NAME), files.dir().join(TEMPORARY_NAME));
     let error = |path: &Path, sync| {
         let path = path.to_owned();
@@ -103,11 +115,11 @@ pub(super) fn write(
     };
     let disk = files.disk();
     let file = disk.open(&temporary, true).map_err(error(&temporary, false))?;
-    file.set_len(0).map_err(error(&temporary, false))?;
-    file.write_all_at(&slices, 0).map_err(error(&temporary, false))?;
+    let len = write_to(&*file, manifest, checkpoint, false).map_err(error(&temporary, false))?;
     file.sync_data().map_err(error(&temporary, true))?;
     disk.rename(&temporary, &path).map_err(error(&path, false))?;
-    disk.sync_dir(files.dir()).map_err(error(files.dir(), true))
+    disk.sync_dir(files.dir()).map_err(error(files.dir(), true))?;
+    Ok((file, len))
 }
 
 fn header(lengths: [u64; 3]) -> [u8; HEADER_BYTES] {
@@ -122,8 +134,16 @@ fn header(lengths: [u64; 3]) -> [u8; HEADER_BYTES] {
     header
 }
 
+/// A manifest that was read.
+pub(super) struct Loaded {
+    pub manifest: Manifest,
+    pub checkpoint: Checkpoint,
+    pub file: Arc<dyn File>,
+    pub len: u64,
+}
+
 /// The newest manifest, if there is one.
-pub(super) fn load(disk: &dyn Disk, dir: &Path) -> Result<Option<(Manifest, Checkpoint)>, SegmentError> {
+pub(super) fn load(disk: &dyn Disk, dir: &Path) -> Result<Option<Loaded>, SegmentError> {
     let path = dir.join(NAME);
     let io_error = |source| SegmentError::Io { path: path.clone(), source };
     let file = match disk.open(&path, false) {
@@ -134,10 +154,12 @@ pub(super) fn load(disk: &dyn Disk, dir: &Path) -> Result<Option<(Manifest, Chec
     let len = usize::try_from(file.len().map_err(io_error)?).unwrap_or(usize::MAX);
     let mut bytes = BytesMut::zeroed(len);
     read_exact(&file, &mut bytes, 0).map_err(io_error)?;
-    decode(&path, bytes.freeze()).map(Some)
+    let (manifest, checkpoint) = decode(&path, bytes.freeze())?;
+    Ok(Some(Loaded { manifest, checkpoint, file, len: len as u64 }))
 }
 
-fn decode(path: &Path, bytes: Bytes) -> Result<(Manifest, Checkpoint), SegmentError> {
+/// A manifest from its bytes; `path` names it in errors.
+pub(super) fn decode(path: &Path, bytes: Bytes) -> Result<(Manifest, Checkpoint), SegmentError> {
     let damaged = |position: usize, what: &str| SegmentError::Damaged {
         path: path.to_owned(),
         position: position as u64,
@@ -175,5 +197,5 @@ fn decode(path: &Path, bytes: Bytes) -> Result<(Manifest, Checkpoint), SegmentEr
     }
     let [tables, raft, state] = sections;
     let tables: Tables = postcard::from_bytes(&tables).map_err(|error| damaged(HEADER_BYTES, &error.to_string()))?;
-    Ok((tables.manifest, Checkpoint { applied: tables.applied, raft, state }))
+    Ok((tables.manifest, Checkpoint { applied: tables.applied, raft, state, received: tables.received }))
 }

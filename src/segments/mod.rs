@@ -5,6 +5,7 @@
 //! a reader loads it once per request and sees everything at it (storage.md, «Apply»).
 
 mod checkpoint;
+mod fetcher;
 mod files;
 mod index;
 mod pins;
@@ -18,6 +19,7 @@ mod tail;
 mod tests;
 mod time_index;
 mod times;
+mod transfer;
 mod writer;
 
 use std::collections::HashMap;
@@ -33,11 +35,14 @@ use crate::state::command::Effects;
 use crate::types::settings::TopicSettings;
 use crate::types::{LogIndex, Offset, Term, TopicId, TopicPartition};
 
+pub use fetcher::{Asked, Incoming, Staged, TransferProgress};
 use files::Files;
 use pins::Pins;
-use queue::{CheckpointJob, Job, Queue};
+use queue::{CheckpointJob, InstallJob, Job, Queue};
 use reading::Reading;
 use tail::{Partition, TailBatch, TailRead};
+use transfer::Transfers;
+pub use transfer::{FileRef, Offer, Piece, TransferError, Want};
 
 /// Where and how.
 #[derive(Clone, Debug)]
@@ -61,6 +66,8 @@ pub struct Checkpoint {
     pub raft: Bytes,
     /// `Machine::to_bytes`.
     pub state: Bytes,
+    /// It came from another node: this node's own log may end before it.
+    pub received: bool,
 }
 
 /// Why segments cannot be opened or read.
@@ -120,6 +127,16 @@ impl ReadBatches {
     }
 }
 
+/// The partitions of an installed checkpoint, to be shown to readers by [`Segments::adopt`].
+#[derive(Debug)]
+pub struct Installed {
+    table: HashMap<TopicPartition, Arc<Partition>>,
+    index: LogIndex,
+}
+
+/// Told how an installation ended.
+pub type OnInstalled = Box<dyn FnOnce(Result<Installed, SegmentError>) + Send>;
+
 /// What the handles, the readers and the writer thread share.
 struct Shared {
     files: Files,
@@ -127,6 +144,7 @@ struct Shared {
     table: RwLock<HashMap<TopicPartition, Arc<Partition>>>,
     pins: Pins,
     queue: Queue,
+    transfers: Transfers,
     tail_bytes_max: usize,
 }
 
@@ -189,8 +207,12 @@ impl Segments {
             table: RwLock::new(recovered.partitions.iter().map(|(id, of)| (*id, of.clone())).collect()),
             pins: Pins::new(applied.map(|(index, _)| index)),
             queue: Queue::new(dir.clone(), unwritten_bytes_max),
+            transfers: Transfers::default(),
             tail_bytes_max,
         });
+        if let Some((offer, manifest)) = recovered.manifest {
+            shared.transfers.wrote(offer, manifest);
+        }
         let writer = writer::Writer::new(shared.clone(), recovered.segment_bytes, recovered.partitions);
         let thread = std::thread::Builder::new().name("segments".to_owned()).spawn(move || writer.run());
         let thread = thread.map_err(|source| SegmentError::Io { path: dir, source })?;
@@ -351,6 +373,19 @@ impl Segments {
         done: Box<dyn FnOnce(Result<(), SegmentError>) + Send>,
     ) {
         self.shared.queue.push(vec![Job::Checkpoint(CheckpointJob { applied, raft, state, done })]);
+    }
+
+    /// Puts a received checkpoint in the place of this node's own, behind everything applied so far: durable when `done` is
+    /// told. Nothing may be applied before [`Segments::adopt`] was called with the result.
+    pub fn install(&self, staged: Arc<Staged>, done: OnInstalled) {
+        self.shared.queue.push(vec![Job::Install(InstallJob { staged, done })]);
+    }
+
+    /// Shows readers what was installed, all of it at once. Called inside the apply lock.
+    pub fn adopt(&self, installed: Installed) {
+        let Installed { table, index } = installed;
+        *self.shared.table.write() = table;
+        self.publish(index);
     }
 
     /// Whether the writer is so far behind that nothing more should be admitted.

@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 
-use super::SegmentError;
+use super::fetcher::Staged;
 use super::tail::{Partition, TailBatch};
+use super::{OnInstalled, SegmentError};
 use crate::types::{LogIndex, Term, TopicId};
 
 /// How long the writer gathers.
@@ -32,6 +33,12 @@ pub(super) struct CheckpointJob {
     pub done: Box<dyn FnOnce(Result<(), SegmentError>) + Send>,
 }
 
+/// A received checkpoint that takes the place of this node's own.
+pub(super) struct InstallJob {
+    pub staged: Arc<Staged>,
+    pub done: OnInstalled,
+}
+
 /// What the writer does next, in log order.
 pub(super) enum Job {
     /// Write a batch.
@@ -44,6 +51,8 @@ pub(super) enum Job {
     Configure(TopicId, u64),
     /// Make everything before this durable.
     Checkpoint(CheckpointJob),
+    /// Put a received checkpoint in place.
+    Install(InstallJob),
     /// Tell when everything before this is written.
     #[cfg(test)]
     Flush(std::sync::mpsc::Sender<()>),
@@ -60,7 +69,7 @@ impl Job {
 
     fn is_urgent(&self) -> bool {
         match self {
-            Job::Checkpoint(_) => true,
+            Job::Checkpoint(_) | Job::Install(_) => true,
             #[cfg(test)]
             Job::Flush(_) => true,
             Job::Batch(..) | Job::Create(_) | Job::Delete(_) | Job::Configure(..) => false,
@@ -278,9 +287,12 @@ impl Queue {
 
     fn refuse(&self, jobs: impl IntoIterator<Item = Job>) {
         for job in jobs {
-            if let Job::Checkpoint(checkpoint) = job {
-                let why = self.failure().unwrap_or_else(|| "the segment writer has stopped".to_owned());
-                (checkpoint.done)(Err(SegmentError::Io { path: self.dir.clone(), source: std::io::Error::other(why) }));
+            let why = || self.failure().unwrap_or_else(|| "the segment writer has stopped".to_owned());
+            let error = || SegmentError::Io { path: self.dir.clone(), source: std::io::Error::other(why()) };
+            match job {
+                Job::Checkpoint(checkpoint) => (checkpoint.done)(Err(error())),
+                Job::Install(install) => (install.done)(Err(error())),
+                _ => {}
             }
         }
     }

@@ -13,6 +13,7 @@ use super::checkpoint::{self, Manifest};
 use super::reading::Scan;
 use super::segment::{IndexBytes, Kind, Segment, file_name, folder};
 use super::tail::Partition;
+use super::transfer::Offer;
 use super::{Checkpoint, SegmentError};
 use crate::disk::{Disk, File};
 use crate::types::{LogIndex, TopicId, TopicPartition};
@@ -21,6 +22,8 @@ use crate::types::{LogIndex, TopicId, TopicPartition};
 #[derive(Debug, Default)]
 pub(super) struct Recovered {
     pub checkpoint: Option<Checkpoint>,
+    /// The manifest, as it is offered to other nodes.
+    pub manifest: Option<(Offer, Arc<dyn File>)>,
     pub partitions: BTreeMap<TopicPartition, Arc<Partition>>,
     pub segment_bytes: BTreeMap<TopicId, u64>,
 }
@@ -28,12 +31,17 @@ pub(super) struct Recovered {
 /// Loads the newest manifest and makes the files follow it.
 pub(super) fn recover(disk: &dyn Disk, dir: &Path) -> Result<Recovered, SegmentError> {
     disk.create_dir_all(dir).map_err(io_error(dir))?;
-    let Some((manifest, checkpoint)) = checkpoint::load(disk, dir)? else {
+    let Some(checkpoint::Loaded { manifest, checkpoint, file, len }) = checkpoint::load(disk, dir)? else {
         clean_root(disk, dir, &Manifest::default())?;
         return Ok(Recovered::default());
     };
     clean_root(disk, dir, &manifest)?;
-    let mut recovered = Recovered { checkpoint: Some(checkpoint), ..Recovered::default() };
+    let offer = checkpoint.applied.map(|(index, term)| (Offer { index, term, manifest_bytes: len }, file));
+    if checkpoint.received {
+        // It was installed; what it was made of is of no use any more.
+        remove_incoming(disk, dir)?;
+    }
+    let mut recovered = Recovered { checkpoint: Some(checkpoint), manifest: offer, ..Recovered::default() };
     for topic in manifest.topics {
         recovered.segment_bytes.insert(topic.id, topic.segment_bytes);
         let name: Arc<str> = topic.name.into();
@@ -49,6 +57,14 @@ pub(super) fn recover(disk: &dyn Disk, dir: &Path) -> Result<Recovered, SegmentE
         }
     }
     Ok(recovered)
+}
+
+fn remove_incoming(disk: &dyn Disk, dir: &Path) -> Result<(), SegmentError> {
+    let incoming = dir.join(super::fetcher::DIR);
+    match disk.remove_dir_all(&incoming) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error(&incoming)(error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 fn io_error(path: &Path) -> impl Fn(io::Error) -> SegmentError {

@@ -15,7 +15,7 @@ use crate::types::{PartitionId, TopicId};
 const SEGMENT_BYTES_MAX: u64 = i32::MAX as u64;
 
 /// The three files of a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Kind {
     /// Record batches.
     Log,

@@ -5,6 +5,7 @@ mod deletion;
 mod model;
 mod space;
 mod time;
+mod transfer;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -7,21 +7,24 @@
 //! No space is not a failure: the writer keeps what it has, tries again, and nothing is admitted meanwhile
 //! (`Segments::is_full`). Any other error is final and stops the node (`Segments::failure`).
 
+mod install;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Shared;
 use super::checkpoint;
 use super::files::Files;
 use super::queue::{CheckpointJob, Job};
 use super::segment::{IndexBytes, Kind, Segment, folder};
 use super::tail::{Partition, TailBatch};
+use super::transfer::Offer;
+use super::{Checkpoint, Shared};
 use crate::config::limits;
 use crate::types::settings::TopicSettings;
-use crate::types::{Offset, TopicId, TopicPartition};
+use crate::types::{LogIndex, Offset, TopicId, TopicPartition};
 
 /// How long to wait before a write that found no space is tried again, and between looks at free space.
 const SPACE_INTERVAL: Duration = Duration::from_millis(500);
@@ -66,6 +69,8 @@ pub(super) struct Writer {
     root_dirty: bool,
     /// Partitions whose files go once the next manifest is durable.
     deleted: Vec<Arc<Partition>>,
+    /// Files that go then too.
+    leftovers: Vec<PathBuf>,
     written: VecDeque<Written>,
     /// Bytes of `written`.
     resident_bytes: usize,
@@ -91,6 +96,7 @@ impl Writer {
             renamed: false,
             root_dirty: false,
             deleted: Vec::new(),
+            leftovers: Vec::new(),
             written: VecDeque::new(),
             resident_bytes: 0,
             space_looked_at: None,
@@ -144,6 +150,13 @@ impl Writer {
                         return Err(stop);
                     }
                     self.checkpoint(job)?;
+                }
+                Job::Install(job) => {
+                    if let Err(stop) = self.write(&mut runs) {
+                        jobs.push_front(Job::Install(job));
+                        return Err(stop);
+                    }
+                    self.install(job)?;
                 }
                 #[cfg(test)]
                 Job::Flush(done) => {
@@ -320,10 +333,15 @@ impl Writer {
             return Err(stop);
         }
         let manifest = checkpoint::Manifest { topics: self.manifest_topics() };
-        let result = checkpoint::write(self.files(), &manifest, applied, &raft, &state());
+        let content = Checkpoint { applied, raft, state: state().into(), received: false };
+        let result = checkpoint::write(self.files(), &manifest, &content);
         match result {
-            Ok(()) => {
-                let result = self.remove_deleted();
+            Ok((file, manifest_bytes)) => {
+                if let Some((index, term)) = applied {
+                    self.shared.transfers.wrote(Offer { index, term, manifest_bytes }, file);
+                }
+                let applied = applied.map_or(LogIndex(0), |(index, _)| index);
+                let result = self.remove_deleted().and_then(|()| self.drop_stale_incoming(applied));
                 done(Ok(()));
                 result
             }
@@ -390,6 +408,11 @@ impl Writer {
 
     /// No manifest names them any more.
     fn remove_deleted(&mut self) -> Result<(), Stop> {
+        if self.shared.transfers.hold_files() {
+            // Somebody pulls a checkpoint that may name them; the next one looks again, and so does a restart.
+            return Ok(());
+        }
+        self.remove_leftovers()?;
         for partition in std::mem::take(&mut self.deleted) {
             self.shared.table.write().remove(&partition.id);
             self.files().forget(partition.id);
