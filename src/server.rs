@@ -48,7 +48,7 @@ pub enum ServerError {
     /// An address cannot be listened on.
     #[error("{what} address {address}: {source}")]
     Listen {
-        /// `kafka` or `admin`.
+        /// `kafka`, `rpc` or `admin`.
         what: &'static str,
         /// Which.
         address: String,
@@ -119,10 +119,11 @@ async fn serve(config: Config, data_dir: PathBuf) -> Result<(), ServerError> {
     // Bound before the replay, so that a taken port is found at once; accepting begins after it.
     let listener = listen("kafka", &config.kafka_addr).await?;
     let advertised = advertised(&config, &listener)?;
+    let peers = if config.listens_for_peers { Some(listen("rpc", &config.rpc_addr).await?.into_std()?) } else { None };
 
     let opening = {
         let (config, path) = (config.clone(), data_dir.clone());
-        tokio::task::spawn_blocking(move || open_rooms(&config, path, advertised))
+        tokio::task::spawn_blocking(move || open_rooms(&config, path, advertised, peers))
     };
     let opened = tokio::select! {
         opened = opening => opened.map_err(|panic| ServerError::Failed(panic.to_string()))??,
@@ -204,7 +205,12 @@ struct Opened {
 }
 
 /// Opens segments and log: blocks while the log is replayed.
-fn open_rooms(config: &Config, data_dir: PathBuf, advertised: Address) -> Result<Opened, ServerError> {
+fn open_rooms(
+    config: &Config,
+    data_dir: PathBuf,
+    advertised: Address,
+    listener: Option<std::net::TcpListener>,
+) -> Result<Opened, ServerError> {
     let disk: Arc<dyn Disk> = Arc::new(RealDisk { bypass_fsync: config.unsafe_bypass_fsync });
     let settings = &config.settings;
     let (segments, checkpoint) = Segments::open(disk.clone(), segment_options(settings, data_dir.join("topics")))?;
@@ -219,7 +225,8 @@ fn open_rooms(config: &Config, data_dir: PathBuf, advertised: Address) -> Result
         ..Member::default()
     };
     let options = LogOptions {
-        rpc: config.advertise_rpc_addr.to_string(),
+        listener,
+        seeds: config.seeds.iter().map(ToString::to_string).collect(),
         tail_cache_bytes_max: bytes(settings.log_cache_bytes),
         log_file_bytes_max: settings.wal_file_bytes.unsigned_abs(),
         checkpoint_log_bytes: settings.checkpoint_bytes.unsigned_abs(),

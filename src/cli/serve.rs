@@ -159,7 +159,7 @@ pub fn run(args: &ServeArgs) -> ExitCode {
 }
 
 /// What is logged by default.
-const LOG_FILTER: &str = "info,openraft=warn";
+const LOG_FILTER: &str = "info,openraft=error";
 
 /// The filter given, if it is one.
 fn log_filter(given: Option<&str>) -> Result<Option<String>, ConfigError> {
@@ -227,9 +227,10 @@ mod tests {
     }
 
     #[test]
-    fn seeds_are_known_and_refused() {
-        assert!(parse("katomic start --seeds=").config().is_ok());
-        assert!(parse("katomic start --seeds a:33145").config().is_err());
+    fn seeds_are_a_list_with_commas() {
+        assert!(parse("katomic start --seeds=").config().expect("none").seeds.is_empty());
+        assert_eq!(parse("katomic start --seeds a:33145,b:33145").config().expect("two").seeds.len(), 2);
+        assert!(parse("katomic start --seeds a").config().is_err());
     }
 
     /// The environment belongs to the whole process, so this test runs itself again in one of its own.

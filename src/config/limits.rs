@@ -68,6 +68,19 @@ pub const SEGMENT_BATCH_OVERHEAD_BYTES: usize = 384;
 /// Entries that openraft sends to a follower in one message; bytes are bounded by [`LOG_READ_BYTES_MAX`].
 pub const RAFT_PAYLOAD_ENTRIES_MAX: u64 = 1024;
 
+/// Greatest message between nodes: one read of the log ([`LOG_READ_BYTES_MAX`]) whose last entry is the greatest. A larger
+/// length closes the connection.
+pub const PEER_FRAME_BYTES_MAX: usize = ENTRY_BYTES_MAX + ENTRY_METADATA_BYTES_MAX + LOG_READ_BYTES_MAX + (1 << 20);
+
+/// Bytes of appends that a follower has not answered (storage.md); when reached, its log is not read further.
+pub const PEER_UNACKNOWLEDGED_BYTES_MAX: usize = 16 << 20;
+
+/// Appends that a follower has not answered: what openraft buffers on the other side.
+pub const PEER_APPENDS_MAX: usize = 64;
+
+/// Connections from other nodes: four classes each, while some are opened anew. One more is closed.
+pub const PEER_CONNECTIONS_MAX: usize = 256;
+
 // --- leader: open transactions and what waits; smaller under test, so that scripts reach them ------------------------------------------------------
 
 /// Proposals whose fate is not known yet. The Raft core's channel is longer, so proposing never blocks; a request beyond is refused as overloaded.

@@ -141,12 +141,16 @@ pub struct Config {
     pub kafka_addr: Address,
     /// What clients are told to connect to.
     pub advertise_kafka_addr: Address,
-    /// Where other nodes connect. Not opened before there are other nodes.
+    /// Where other nodes connect.
     pub rpc_addr: Address,
+    /// Whether `rpc_addr` is listened on: a node that was given neither seeds nor an address for peers has none.
+    pub listens_for_peers: bool,
     /// What other nodes are told to connect to.
     pub advertise_rpc_addr: Address,
     /// Where operators and Prometheus connect.
     pub admin_addr: Address,
+    /// The nodes that found the cluster, this one among them, or any of an existing one: where they listen for peers.
+    pub seeds: Vec<Address>,
     /// This node's rack.
     pub rack: Option<String>,
     /// How the defaults lean.
@@ -177,9 +181,8 @@ impl Config {
                 settings.set(key, &value.to_string())?;
             }
         }
-        if let Some(seeds) = last(sources, |s| &s.seeds).filter(|seeds| !seeds.trim().is_empty()) {
-            return Err(ConfigError::bad("seeds", &seeds, "empty: this build runs one node, clusters come later"));
-        }
+        let seeds = seeds(&last(sources, |s| &s.seeds).unwrap_or_default())?;
+        let rpc_given = sources.iter().any(|source| source.rpc_addr.is_some());
         let node_id = last(sources, |s| &s.node_id).unwrap_or(0);
         if i32::try_from(node_id).is_err() {
             // Clients see it as a broker id of 32 bits.
@@ -210,14 +213,22 @@ impl Config {
             kafka_addr,
             advertise_kafka_addr,
             rpc_addr,
+            listens_for_peers: rpc_given || !seeds.is_empty(),
             advertise_rpc_addr,
             admin_addr: address("admin_addr", last(sources, |s| &s.admin_addr), "127.0.0.1:9644")?,
+            seeds,
             rack: last(sources, |s| &s.rack),
             mode,
             unsafe_bypass_fsync: last(sources, |s| &s.unsafe_bypass_fsync).unwrap_or(false),
             settings,
         })
     }
+}
+
+/// A list of addresses with commas between.
+fn seeds(list: &str) -> Result<Vec<Address>, ConfigError> {
+    let parse = |seed| Address::parse(seed).map_err(|expected| ConfigError::bad("seeds", seed, expected));
+    list.split(',').map(str::trim).filter(|seed| !seed.is_empty()).map(parse).collect()
 }
 
 impl Choices {
@@ -278,10 +289,14 @@ mod tests {
     }
 
     #[test]
-    fn seeds_are_refused_in_words_unless_empty() {
-        assert!(Config::resolve(&[toml("seeds = \"\"")]).is_ok());
-        let error = Config::resolve(&[toml("seeds = \"a:33145,b:33145\"")]).expect_err("no clusters yet");
-        assert!(error.to_string().contains("clusters come later"), "{error}");
+    fn seeds_are_a_list_and_open_the_way_for_peers() {
+        let alone = Config::resolve(&[toml("seeds = \"\"")]).expect("no seeds");
+        assert!(alone.seeds.is_empty() && !alone.listens_for_peers);
+        let config = Config::resolve(&[toml("seeds = \"a:33145, b:33146\"")]).expect("two seeds");
+        assert_eq!(config.seeds.iter().map(ToString::to_string).collect::<Vec<_>>(), ["a:33145", "b:33146"]);
+        assert!(config.listens_for_peers);
+        let error = Config::resolve(&[toml("seeds = \"a\"")]).expect_err("no port");
+        assert!(error.to_string().contains("seeds=a"), "{error}");
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Files: [`entry`] and [`raft_types`] (bytes), [`tail`] and [`log_store`] (entries), [`apply`] (state), [`sequencer`]
-//! and [`in_flight`] (order, answers, bounds), [`snapshot`] (checkpoints), [`recovery`] and [`start`] (start-up), [`peers`].
+//! and [`in_flight`] (order, answers, bounds), [`snapshot`] (checkpoints), [`recovery`] and [`start`] (start-up),
+//! [`bootstrap`] and [`identity`] (which cluster), [`peers`] (the way to other nodes).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::types::{LogIndex, Term};
 use crate::wal::{Wal, WalError, WalOptions, WalStats};
 
 pub mod apply;
+pub mod bootstrap;
 pub mod clock;
 pub mod entry;
 pub mod fatal;
@@ -46,6 +48,7 @@ use fatal::Fatal;
 use identity::{Identity, IdentityError};
 use log_store::LogStore;
 use meters::Meters;
+use peers::Peers;
 use recovery::ReplayProgress;
 use sequencer::{Raft, Sequencer};
 use snapshot::Checkpoints;
@@ -96,7 +99,7 @@ pub struct Member {
 }
 
 /// Where the log lives, and how it behaves.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct LogOptions {
     /// The node's directory: `node.json`, and the log's files in `log/`.
     pub data_dir: PathBuf,
@@ -104,8 +107,10 @@ pub struct LogOptions {
     pub cluster_id: Option<[u8; 16]>,
     /// This node, as clients see it.
     pub me: Member,
-    /// Where peers reach it.
-    pub rpc: String,
+    /// Where this node listens for its peers; None for a node that has none.
+    pub listener: Option<std::net::TcpListener>,
+    /// Where the nodes of the cluster listen for peers, to find or found it from an empty directory; empty for a node alone.
+    pub seeds: Vec<String>,
     /// Settings of the leader.
     pub leader: LeaderSettings,
     /// How long a proposal may take before its fate is called unknown (at most a client's request timeout, 30 s).
@@ -133,7 +138,8 @@ impl LogOptions {
             data_dir,
             cluster_id: None,
             me,
-            rpc: String::new(),
+            listener: None,
+            seeds: Vec::new(),
             leader,
             proposal_timeout: Duration::from_secs(30),
             tail_cache_bytes_max: 64 << 20,
@@ -209,39 +215,63 @@ struct Node {
     sequencer: Arc<Sequencer>,
     store: LogStore,
     checkpoints: Arc<Checkpoints>,
+    peers: Arc<Peers>,
     raft: Raft,
-    runtime: Option<tokio::runtime::Runtime>,
+    _runtime: RaftRuntime,
     fatal: Fatal,
     meters: Arc<Meters>,
     /// The wal's counts at the last scrape.
     scraped: Mutex<WalStats>,
 }
 
-impl Drop for Node {
+/// Raft's runtime. It may not be dropped where tasks run, and the last handle of a log may be held by one.
+struct RaftRuntime(Option<tokio::runtime::Runtime>);
+
+impl Drop for RaftRuntime {
     fn drop(&mut self) {
-        // A runtime may not be dropped where tasks run, and the last handle may be held by one.
-        if let Some(runtime) = self.runtime.take() {
+        if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
         }
     }
 }
 
 impl Log {
-    /// Opens the node's log: replays it onto the checkpoint, then starts Raft. On an empty directory it forms a cluster of
-    /// this node alone. Blocks until the replay is done: call it off the async threads. A metrics recorder must be
-    /// installed before.
+    /// Opens the node's log: finds its cluster, replays the log onto the checkpoint, then starts Raft. On an empty directory
+    /// without seeds it forms a cluster of this node alone. Blocks meanwhile: call it off the async threads. A metrics
+    /// recorder must be installed before.
     ///
     /// # Errors
     /// If the directory is another node's, or log and checkpoint are damaged or do not fit each other.
     pub fn open(
-        options: LogOptions,
+        mut options: LogOptions,
         disk: Arc<dyn Disk>,
         segments: Segments,
         checkpoint: Option<Checkpoint>,
         wake: Wake,
     ) -> Result<Self, LogError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(options.raft_threads.max(3))
+            .thread_name("raft")
+            .enable_all()
+            .build()?;
+        let listener = options.listener.take();
+        let node = Self::open_on(RaftRuntime(Some(runtime)), listener, options, disk, segments, checkpoint, wake)?;
+        Ok(Self { node: Arc::new(node) })
+    }
+
+    fn open_on(
+        raft_runtime: RaftRuntime,
+        listener: Option<std::net::TcpListener>,
+        options: LogOptions,
+        disk: Arc<dyn Disk>,
+        segments: Segments,
+        checkpoint: Option<Checkpoint>,
+        wake: Wake,
+    ) -> Result<Node, LogError> {
+        let runtime = raft_runtime.0.as_ref().expect("taken by its drop only");
         let me = options.me.clone();
-        let identity = Identity::open(&disk, &options.data_dir, me.node_id, options.cluster_id)?;
+        let entry = entry::Node { rpc: me.rpc.clone(), host: me.host.clone(), port: me.port, rack: me.rack.clone() };
+        let (identity, listener) = start::identity(runtime, listener, &options, &entry, &disk)?;
         let (fatal, meters) = (Fatal::default(), Arc::new(Meters::default()));
         let wal_options = WalOptions {
             dir: options.data_dir.join("log"),
@@ -259,39 +289,33 @@ impl Log {
         let checkpoints = Arc::new(Checkpoints::new(replica.clone(), store.durable(), checkpoint));
         let leader = Leader::new(options.leader);
         let sequencer = Sequencer::new(replica.clone(), leader, meters.clone(), options.proposal_timeout);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(options.raft_threads.max(3))
-            .thread_name("raft")
-            .enable_all()
-            .build()?;
+        let peers = Peers::new(identity.clone(), entry, options.seeds);
         let parts = start::Parts {
             store: store.clone(),
             replica: replica.clone(),
             sequencer: sequencer.clone(),
             checkpoints: checkpoints.clone(),
+            peers: peers.clone(),
             fatal: fatal.clone(),
             wake,
         };
-        let node = entry::Node { rpc: options.rpc, host: me.host.clone(), port: me.port, rack: me.rack.clone() };
         let times = start::CheckpointTimes { log_bytes: options.checkpoint_log_bytes, every: options.checkpoint_every };
-        let cluster = identity.kafka_cluster_id();
-        // On Raft's own threads, whatever thread this is; `block_on` would refuse some.
-        let (sender, started) = std::sync::mpsc::sync_channel(1);
-        runtime.spawn(async move {
-            let _ = sender.send(start::raft(parts, &cluster, identity.node_id, node, times).await);
-        });
-        let raft = started.recv().unwrap_or_else(|_| Err(LogError::Raft("it panicked".to_owned())));
-        let raft = match raft {
-            Ok(raft) => raft,
-            Err(error) => {
-                runtime.shutdown_background();
-                return Err(error);
-            }
-        };
-        let runtime = Some(runtime);
+        let raft = start::on(runtime, start::raft(parts, listener, times))?;
         let scraped = Mutex::default();
-        let node = Node { identity, me, replica, sequencer, store, checkpoints, raft, runtime, fatal, meters, scraped };
-        Ok(Self { node: Arc::new(node) })
+        Ok(Node {
+            identity,
+            me,
+            replica,
+            sequencer,
+            store,
+            checkpoints,
+            peers,
+            raft,
+            _runtime: raft_runtime,
+            fatal,
+            meters,
+            scraped,
+        })
     }
 
     /// Hands a request to the leader, in the order of the calls. The answer arrives through the receiver;
@@ -320,22 +344,7 @@ impl Log {
         let applied = self.node.replica.read().applied().map(|(index, _)| index);
         let metrics = self.node.raft.metrics();
         let metrics = metrics.borrow_watched();
-        let others = metrics.membership_config.nodes().filter(|(id, _)| **id != self.node.me.node_id);
-        let mut members: Vec<Member> = others
-            .map(|(id, node)| Member {
-                node_id: *id,
-                host: node.host.clone(),
-                port: node.port,
-                rack: node.rack.clone(),
-                rpc: node.rpc.clone(),
-                voter: true,
-                in_sync: true,
-                matched: None,
-            })
-            .collect();
-        // This node knows its own addresses better than the entry that once added it.
-        members.push(Member { voter: true, in_sync: true, ..self.node.me.clone() });
-        members.sort_by_key(|member| member.node_id);
+        let members = members(&metrics, &self.node.peers.progress(&metrics), &self.node.me);
         LogStatus {
             node_id: self.node.me.node_id,
             term: Term(metrics.current_term),
@@ -346,6 +355,11 @@ impl Log {
             replayed: true,
             members,
         }
+    }
+
+    /// Open connections between nodes.
+    pub fn peer_connections(&self) -> i64 {
+        self.node.peers.connections()
     }
 
     /// The leader's counts.
@@ -413,6 +427,34 @@ impl Log {
             tracing::error!("closing the log panicked");
         }
     }
+}
+
+/// The members as clients and operators see them, ascending. A node that no entry names is alone in its own eyes.
+fn members(metrics: &raft_types::RaftMetrics, progress: &peers::Progress, me: &Member) -> Vec<Member> {
+    let voters: std::collections::BTreeSet<u64> = metrics.membership_config.voter_ids().collect();
+    let mut members: Vec<Member> = metrics
+        .membership_config
+        .nodes()
+        .map(|(id, node)| Member {
+            node_id: *id,
+            host: node.host.clone(),
+            port: node.port,
+            rack: node.rack.clone(),
+            rpc: node.rpc.clone(),
+            voter: voters.contains(id),
+            in_sync: progress.in_sync.contains(id),
+            matched: progress.matched.get(id).copied(),
+        })
+        .collect();
+    // This node knows its own addresses better than the entry that once added it.
+    for mine in members.iter_mut().filter(|member| member.node_id == me.node_id) {
+        *mine = Member { voter: mine.voter, in_sync: mine.in_sync, matched: mine.matched, ..me.clone() };
+    }
+    if members.is_empty() {
+        members.push(me.clone());
+    }
+    members.sort_by_key(|member| member.node_id);
+    members
 }
 
 #[cfg(test)]

@@ -51,6 +51,8 @@ pub type RaftEntry = openraft::type_config::alias::EntryOf<TypeConfig>;
 pub type StoredMembership = openraft::type_config::alias::StoredMembershipOf<TypeConfig>;
 /// The members.
 pub type Membership = openraft::Membership<u64, Node>;
+/// How openraft stands.
+pub type RaftMetrics = openraft::metrics::RaftMetrics<TypeConfig>;
 /// What a write ends with.
 pub type WriteResult = openraft::raft::ClientWriteResult<TypeConfig>;
 

@@ -8,17 +8,22 @@ use std::time::{Duration, Instant};
 
 use openraft::async_runtime::WatchReceiver;
 use openraft::{Config, ServerState, SnapshotPolicy};
+use tokio::net::TcpListener;
 
-use super::LogError;
 use super::apply::{Replica, StateMachine, Wake};
+use super::bootstrap::{self, Seeker};
 use super::entry::Node;
 use super::fatal::Fatal;
+use super::identity::{Identity, Role};
 use super::log_store::LogStore;
-use super::peers::NoPeers;
+use super::peers::client::Network;
+use super::peers::{Peers, server};
 use super::raft_types::TypeConfig;
 use super::sequencer::{Raft, Sequencer};
 use super::snapshot::{CheckpointError, Checkpoints};
+use super::{LogError, LogOptions};
 use crate::config::limits::{RAFT_CHANNEL, RAFT_PAYLOAD_ENTRIES_MAX};
+use crate::disk::Disk;
 use crate::types::Term;
 
 /// How often the clock of checkpoints and the segment writer's health are looked at.
@@ -39,6 +44,8 @@ pub struct Parts {
     pub sequencer: Arc<Sequencer>,
     /// Checkpoints.
     pub checkpoints: Arc<Checkpoints>,
+    /// The way to other nodes.
+    pub peers: Arc<Peers>,
     /// Where fatal errors go.
     pub fatal: Fatal,
     /// Who waits for batches.
@@ -73,12 +80,70 @@ fn config(cluster: &str) -> Config {
     }
 }
 
-/// Starts Raft as node `me`; on a first start it forms a cluster of this node alone.
+/// Runs a future on Raft's own threads, whatever thread this is; `block_on` would refuse some.
+///
+/// # Errors
+/// What the future ends with, or that it panicked.
+pub fn on<T: Send + 'static>(
+    runtime: &tokio::runtime::Runtime,
+    future: impl Future<Output = Result<T, LogError>> + Send + 'static,
+) -> Result<T, LogError> {
+    let (sender, ended) = std::sync::mpsc::sync_channel(1);
+    runtime.spawn(async move {
+        let _ = sender.send(future.await);
+    });
+    ended.recv().unwrap_or_else(|_| Err(LogError::Raft("it panicked".to_owned())))
+}
+
+/// Which cluster this node belongs to: what its directory says, else what its seeds say. The listener comes back for use.
+///
+/// # Errors
+/// If the directory is another node's or cluster's, or the seeds refuse this node.
+pub fn identity(
+    runtime: &tokio::runtime::Runtime,
+    listener: Option<std::net::TcpListener>,
+    options: &LogOptions,
+    me: &Node,
+    disk: &Arc<dyn Disk>,
+) -> Result<(Identity, Option<TcpListener>), LogError> {
+    let listener = match listener {
+        Some(listener) => {
+            listener.set_nonblocking(true)?;
+            let _inside = runtime.enter();
+            Some(TcpListener::from_std(listener)?)
+        }
+        None => None,
+    };
+    let (node_id, data_dir) = (options.me.node_id, options.data_dir.clone());
+    if let Some(identity) = Identity::read(disk, &data_dir, node_id, options.cluster_id)? {
+        return Ok((identity, listener));
+    }
+    match listener {
+        Some(listener) if !options.seeds.is_empty() => {
+            let (me, seeds, cluster_id, disk) = (me.clone(), options.seeds.clone(), options.cluster_id, disk.clone());
+            on(runtime, async move {
+                let seeker = Seeker { node_id, me, seeds, cluster_id, data_dir: &data_dir, disk };
+                let identity = seeker.seek(&listener).await?;
+                Ok((identity, Some(listener)))
+            })
+        }
+        listener => {
+            let cluster_id = options.cluster_id.unwrap_or_else(|| uuid::Uuid::new_v4().into_bytes());
+            let alone = Identity { cluster_id, node_id, role: Role::Alone };
+            Ok((Identity::create(disk, &data_dir, alone)?, listener))
+        }
+    }
+}
+
+/// Starts Raft. On a first start it forms the cluster that the node's role says: of itself, of the founding members once
+/// all of them know, or none.
 ///
 /// # Errors
 /// If openraft cannot start or the cluster cannot be formed.
-pub async fn raft(parts: Parts, cluster: &str, id: u64, me: Node, times: CheckpointTimes) -> Result<Raft, LogError> {
-    let config = config(cluster).validate().map_err(|error| LogError::Raft(error.to_string()))?;
+pub async fn raft(parts: Parts, listener: Option<TcpListener>, times: CheckpointTimes) -> Result<Raft, LogError> {
+    let identity = parts.peers.identity().clone();
+    let id = identity.node_id;
+    let config = config(&identity.kafka_cluster_id()).validate().map_err(|error| LogError::Raft(error.to_string()))?;
     let machine = StateMachine {
         replica: parts.replica.clone(),
         sequencer: parts.sequencer.clone(),
@@ -87,17 +152,35 @@ pub async fn raft(parts: Parts, cluster: &str, id: u64, me: Node, times: Checkpo
         wake: parts.wake,
     };
     let failed = |error: &dyn std::fmt::Display| LogError::Raft(error.to_string());
+    let network = Network(parts.peers.clone());
     let raft =
-        Raft::new(id, Arc::new(config), NoPeers, parts.store.clone(), machine).await.map_err(|error| failed(&error))?;
+        Raft::new(id, Arc::new(config), network, parts.store.clone(), machine).await.map_err(|error| failed(&error))?;
     parts.sequencer.start(raft.clone(), tokio::runtime::Handle::current());
     tokio::spawn(follow_leadership(raft.clone(), id, parts.sequencer.clone(), parts.fatal.clone()));
     tokio::spawn(parts.sequencer.clone().run_timer());
     tokio::spawn(keep_house(raft.clone(), parts.store, parts.replica, parts.checkpoints, parts.fatal, times));
-    if !raft.is_initialized().await.map_err(|error| failed(&error))? {
-        raft.initialize(BTreeMap::from([(id, me)])).await.map_err(|error| failed(&error))?;
-    } else if raft.voter_ids().eq([id]) {
-        // Nobody else could lead: no reason to wait for an election timeout.
-        raft.trigger().elect(false).await.map_err(|error| failed(&error))?;
+    parts.peers.start(raft.clone());
+    if let Some(listener) = listener {
+        tokio::spawn(server::serve(listener, parts.peers.clone()));
+    }
+    if raft.is_initialized().await.map_err(|error| failed(&error))? {
+        if raft.voter_ids().eq([id]) {
+            // Nobody else could lead: no reason to wait for an election timeout.
+            raft.trigger().elect(false).await.map_err(|error| failed(&error))?;
+        }
+        return Ok(raft);
+    }
+    match identity.role {
+        Role::Alone => {
+            let members = BTreeMap::from([(id, parts.peers.me().clone())]);
+            raft.initialize(members).await.map_err(|error| failed(&error))?;
+        }
+        Role::Founder(members) => {
+            bootstrap::invite(&parts.peers, &members).await;
+            tracing::info!(members = ?members.keys(), "the cluster is formed");
+            raft.initialize(members).await.map_err(|error| failed(&error))?;
+        }
+        Role::Invited => {}
     }
     Ok(raft)
 }

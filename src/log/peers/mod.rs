@@ -1,0 +1,184 @@
+//! The way to other nodes: our own framing over TCP.
+//!
+//! ```text
+//!  openraft ─▶ client (one connection per class and peer) ─▶ frame ═ TCP ═ frame ─▶ server ─▶ openraft
+//! ```
+//!
+//! Files: [`frame`] (bytes on the wire), [`message`] (what they say), [`client`] (calls and append streams),
+//! [`server`] (accepts and answers).
+//!
+//! - Appends are pipelined, bounded in bytes, on a connection of their own; heartbeats have another, so that they never
+//!   stand behind data; votes and transfers a third.
+//! - Every call has a deadline; a stream that is owed an answer for [`ANSWER_WITHIN`] is given up and opened anew.
+//! - The leader tells its followers in each append who follows closely, so that every node can tell its clients.
+
+pub mod client;
+pub mod frame;
+pub mod message;
+pub mod server;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use metrics::Counter;
+use openraft::async_runtime::{Instant, WatchReceiver};
+use parking_lot::Mutex;
+
+use super::entry::Node;
+use super::identity::Identity;
+use super::raft_types::RaftMetrics;
+use super::sequencer::Raft;
+use crate::types::{LogIndex, Term};
+use message::{Discovered, Standing};
+
+/// How long a peer may take to accept a connection.
+pub const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// How long a stream of appends may be owed an answer. A slow disk answers late, a broken link never.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// How long a peer that takes nothing is waited for.
+pub const WRITE_WITHIN: Duration = Duration::from_secs(2);
+/// A voter that acknowledged a heartbeat within this, and whose log is close, follows closely.
+const IN_SYNC_WITHIN: Duration = Duration::from_secs(2);
+/// How many entries a voter that follows closely may be behind: what is in flight under load.
+const IN_SYNC_ENTRIES: u64 = 8192;
+
+/// What all connections of a node share.
+pub struct Peers {
+    identity: Identity,
+    me: Node,
+    /// The seeds given, sorted.
+    seeds: Vec<String>,
+    /// Tells this process from another one with the same id.
+    process: [u8; 16],
+    raft: OnceLock<Raft>,
+    /// Who follows closely, as the leader of that term said last.
+    told: Mutex<(Term, Vec<u64>)>,
+    meters: Meters,
+}
+
+struct Meters {
+    received: Counter,
+    sent: Counter,
+    errors: Counter,
+    connections: AtomicI64,
+}
+
+/// Who follows closely and how far each is, as the leader sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Voters that follow closely, the leader among them, ascending.
+    pub in_sync: Vec<u64>,
+    /// The last index known to be durable on each follower.
+    pub matched: BTreeMap<u64, LogIndex>,
+}
+
+impl Peers {
+    /// The connections of `me`, a node of the cluster in `identity`.
+    pub fn new(identity: Identity, me: Node, mut seeds: Vec<String>) -> Arc<Self> {
+        seeds.sort();
+        let meters = Meters {
+            received: metrics::counter!("redpanda_rpc_received_bytes", "redpanda_server" => "internal"),
+            sent: metrics::counter!("redpanda_rpc_sent_bytes", "redpanda_server" => "internal"),
+            errors: metrics::counter!("redpanda_rpc_request_errors_total", "redpanda_server" => "internal"),
+            connections: AtomicI64::new(0),
+        };
+        let process = uuid::Uuid::new_v4().into_bytes();
+        Arc::new(Self { identity, me, seeds, process, raft: OnceLock::new(), told: Mutex::default(), meters })
+    }
+
+    /// Raft runs from now on: appends and votes are answered. Called once.
+    pub fn start(&self, raft: Raft) {
+        let first = self.raft.set(raft).is_ok();
+        assert!(first, "raft is started once");
+    }
+
+    /// The cluster and the node.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// This node's addresses.
+    pub fn me(&self) -> &Node {
+        &self.me
+    }
+
+    fn discovered(&self) -> Discovered {
+        let members = self.raft.get().map(|raft| {
+            let metrics = raft.metrics();
+            let metrics = metrics.borrow_watched();
+            metrics.membership_config.nodes().map(|(id, _)| *id).collect::<Vec<_>>()
+        });
+        let cluster = self.identity.cluster_id;
+        let standing = match members {
+            Some(members) if !members.is_empty() => Standing::Formed(cluster, members),
+            Some(_) | None => Standing::Invited(cluster),
+        };
+        Discovered {
+            node_id: self.identity.node_id,
+            process: self.process,
+            node: self.me.clone(),
+            seeds: self.seeds.clone(),
+            standing,
+        }
+    }
+
+    /// The leader of `term` says who follows closely.
+    fn tell(&self, term: Term, in_sync: Vec<u64>) {
+        if !in_sync.is_empty() {
+            *self.told.lock() = (term, in_sync);
+        }
+    }
+
+    /// Who follows closely: what this node sees if it leads, else what the leader said last.
+    pub fn progress(&self, metrics: &RaftMetrics) -> Progress {
+        if metrics.current_leader == Some(self.identity.node_id) && metrics.replication.is_some() {
+            return seen_by_leader(metrics);
+        }
+        Progress { in_sync: self.told.lock().1.clone(), matched: BTreeMap::new() }
+    }
+
+    /// Open connections between nodes, in both directions.
+    pub fn connections(&self) -> i64 {
+        self.meters.connections.load(Ordering::Relaxed)
+    }
+}
+
+/// What a leader's metrics say of its followers.
+pub fn seen_by_leader(metrics: &RaftMetrics) -> Progress {
+    let index = |id: &super::raft_types::LogId| LogIndex(id.index());
+    let replication = metrics.replication.iter().flatten();
+    let matched: BTreeMap<u64, LogIndex> =
+        replication.filter_map(|(node, id)| Some((*node, index(id.as_ref()?)))).collect();
+    let heard = |node: &u64| {
+        let at = metrics.heartbeat.as_ref().and_then(|heartbeat| heartbeat.get(node).cloned().flatten());
+        at.is_some_and(|at| at.elapsed() < IN_SYNC_WITHIN)
+    };
+    let last = metrics.last_log_index.unwrap_or(0);
+    let close = |node: &u64| matched.get(node).is_some_and(|at| at.0.saturating_add(IN_SYNC_ENTRIES) >= last);
+    let mut in_sync: Vec<u64> = metrics.membership_config.voter_ids().collect();
+    in_sync.retain(|node| *node == metrics.id || (heard(node) && close(node)));
+    in_sync.sort_unstable();
+    in_sync.dedup();
+    Progress { in_sync, matched }
+}
+
+/// Counts a connection while it lives.
+struct Counted(Arc<Peers>);
+
+impl Counted {
+    fn new(peers: &Arc<Peers>) -> Self {
+        peers.meters.connections.fetch_add(1, Ordering::Relaxed);
+        Self(peers.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.meters.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;
