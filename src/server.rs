@@ -230,6 +230,7 @@ fn open_rooms(
         tail_cache_bytes_max: bytes(settings.log_cache_bytes),
         log_file_bytes_max: settings.wal_file_bytes.unsigned_abs(),
         checkpoint_log_bytes: settings.checkpoint_bytes.unsigned_abs(),
+        retention_check_every: Duration::from_millis(settings.log_retention_check_interval_ms.unsigned_abs()),
         checkpoint_every: Duration::from_millis(settings.checkpoint_interval_ms.unsigned_abs()),
         ..LogOptions::new(data_dir, me, leader_settings(settings))
     };
@@ -265,6 +266,8 @@ fn leader_settings(settings: &Settings) -> LeaderSettings {
         producer_id_expiration_ms: settings.producer_id_expiration_ms,
         transactional_id_expiration_ms: settings.transactional_id_expiration_ms,
         offsets_retention_ms: settings.offsets_retention_minutes.saturating_mul(60_000),
+        log_retention_ms: settings.retention_ms(),
+        log_retention_bytes: settings.log_retention_bytes,
     }
 }
 

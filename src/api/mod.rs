@@ -10,6 +10,7 @@
 pub mod cluster;
 pub mod configs;
 pub mod context;
+pub mod delete_records;
 pub mod errors;
 pub mod fetch;
 pub mod group_membership;
@@ -129,6 +130,7 @@ pub static APIS: &[ApiRow] = &[
     row(ApiKey::ApiVersions, "ApiVersions", (0, 4), &shapes::API_VERSIONS, handshake::handle),
     row(ApiKey::CreateTopics, "CreateTopics", (2, 7), &shapes::CREATE_TOPICS, topics::create).writes(),
     row(ApiKey::DeleteTopics, "DeleteTopics", (1, 6), &shapes::DELETE_TOPICS, topics::delete).writes(),
+    row(ApiKey::DeleteRecords, "DeleteRecords", (0, 2), &shapes::DELETE_RECORDS, delete_records::handle).writes(),
     row(ApiKey::InitProducerId, "InitProducerId", (0, 5), &shapes::INIT_PRODUCER_ID, transactions::init).writes(),
     row(
         ApiKey::OffsetForLeaderEpoch,

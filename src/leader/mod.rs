@@ -9,7 +9,7 @@
 //!
 //! Where a request goes: `dispatch` → `produce` + `admission` (plain), or `transactions` (one queue for each transactional id) →
 //! `staging`, `end_txn`, `init_producer_id`, with the data in `stage` and what a stage replicates early in `begin`; groups and
-//! their offsets in `groups` and `offsets`; what nobody uses any more in `expiry`.
+//! their offsets in `groups` and `offsets`; what nobody uses any more in `expiry`, old records in `retention`.
 //!
 //! Left out so far (transactions.md §1, §2): `txn.staging=replicated`, parking, planned transfer. [`Action::Reply`] presumes a
 //! leader lease, which one node always has.
@@ -28,6 +28,7 @@ mod produce;
 mod proposals;
 mod rebalance;
 pub mod request;
+mod retention;
 mod stage;
 mod staging;
 mod transactions;
@@ -83,6 +84,10 @@ pub struct LeaderSettings {
     pub transactional_id_expiration_ms: i64,
     /// `offsets.retention.minutes`, in milliseconds.
     pub offsets_retention_ms: i64,
+    /// `log.retention.ms` (or `.minutes`, or `.hours`) where a topic does not say; −1 = for ever.
+    pub log_retention_ms: i64,
+    /// `log.retention.bytes` where a topic does not say; −1 = unlimited.
+    pub log_retention_bytes: i64,
 }
 
 /// Counts for metrics; only ever grow, except the gauges.

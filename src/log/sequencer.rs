@@ -32,7 +32,7 @@ use crate::leader::request::{Caller, Request, Response, Token};
 use crate::leader::{Action, Leader, LeaderStats, Ticket};
 use crate::state::Machine;
 use crate::state::command::Entry;
-use crate::types::{Now, Refusal, Term};
+use crate::types::{Now, PartitionFacts, Refusal, Term};
 
 /// A running Raft node of ours.
 pub type Raft = openraft::Raft<TypeConfig, StateMachine>;
@@ -146,6 +146,14 @@ impl Sequencer {
         state.waiting.insert(token, Waiting { sender, end_txn });
         self.event(&mut state, |leader, machine, now| leader.handle(machine, now, caller, token, request));
         receiver
+    }
+
+    /// Lets the leader, if this node is it, remove what retention no longer keeps of these partitions.
+    pub fn retain(self: &Arc<Self>, facts: &[PartitionFacts]) {
+        let mut state = self.state.lock();
+        if !state.stopping {
+            self.event(&mut state, |leader, machine, now| leader.retain(machine, now, facts));
+        }
     }
 
     /// Entries were applied, and the machine's lock released.
@@ -408,7 +416,7 @@ impl Waiting {
     }
 }
 
-/// Whether a request makes the log or the segments grow. Deleting a topic or shortening its retention helps a full disk,
+/// Whether a request makes the log or the segments grow. Deleting topics or records or shortening retention helps a full disk,
 /// and group members must be kept alive.
 fn takes_space(request: &Request) -> bool {
     match request {
@@ -426,6 +434,7 @@ fn takes_space(request: &Request) -> bool {
         | Request::LeaveGroup(_)
         | Request::OffsetFetch(_)
         | Request::DeleteTopics(_)
+        | Request::DeleteRecords(_)
         | Request::AlterConfigs(_) => false,
     }
 }

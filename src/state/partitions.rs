@@ -41,6 +41,19 @@ impl Partition {
         (base, self.next_offset)
     }
 
+    /// Moves the log's start up to `to`, which lies in the log.
+    ///
+    /// As Kafka's `LeaderEpochFileCache.truncateFromStart`: the term that wrote what is now first begins there, older ones are forgotten.
+    pub(super) fn trim(&mut self, to: Offset) {
+        assert!(self.log_start_offset < to && to <= self.next_offset, "the log's start moves up, within the log");
+        self.log_start_offset = to;
+        let older = self.leader_epochs.partition_point(|(_, start)| *start <= to);
+        if let Some(first) = older.checked_sub(1) {
+            self.leader_epochs.drain(..first);
+            self.leader_epochs[0].1 = to;
+        }
+    }
+
     /// Where the epoch that is `<= leader_epoch` and known ends: (that epoch, its end offset).
     ///
     /// As Kafka's `LeaderEpochFileCache.endOffsetFor`: a newer epoch than any known yields None. `current` counts as known from
@@ -92,6 +105,23 @@ mod tests {
         assert_eq!(partition.end_offset_for(3, Term(4)), Some((2, Offset(10))));
         assert_eq!(partition.end_offset_for(4, Term(4)), Some((4, Offset(10))));
         assert_eq!(Partition::default().end_offset_for(1, Term(4)), Some((1, Offset(0))));
+    }
+
+    #[test]
+    fn a_trimmed_log_begins_with_the_term_that_wrote_its_first_record() {
+        let trimmed = |to| {
+            let mut partition = written_in(&[(2, 10), (5, 3), (7, 1)]);
+            partition.trim(Offset(to));
+            partition
+        };
+        assert_eq!(trimmed(4).leader_epochs, [(Term(2), Offset(4)), (Term(5), Offset(10)), (Term(7), Offset(13))]);
+        assert_eq!(trimmed(10).leader_epochs, [(Term(5), Offset(10)), (Term(7), Offset(13))]);
+        assert_eq!(trimmed(14).leader_epochs, [(Term(7), Offset(14))], "of an empty log, the last term");
+        assert_eq!(trimmed(12).end_offset_for(2, Term(7)), Some((2, Offset(12))), "what it wrote is gone");
+        let mut emptied = trimmed(14);
+        assert_eq!(emptied.append(Term(7), 2), (Offset(14), Offset(16)));
+        assert_eq!(emptied.append(Term(8), 1), (Offset(16), Offset(17)));
+        assert_eq!(emptied.leader_epochs, [(Term(7), Offset(14)), (Term(8), Offset(16))]);
     }
 
     #[test]

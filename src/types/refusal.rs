@@ -114,6 +114,11 @@ pub enum Refusal {
     #[error("offset metadata too large")]
     OffsetMetadataTooLarge,
 
+    // --- partitions --------------------------------------------------------------------------------
+    /// 1.
+    #[error("offset out of range")]
+    OffsetOutOfRange,
+
     // --- topics and settings -----------------------------------------------------------------------
     /// 3.
     #[error("unknown topic or partition")]

@@ -116,7 +116,7 @@ pub const BROKER_SETTINGS: &[Setting] = &[
         Int,
         Some("4096"),
         AtLeast(0),
-        "Bytes of records between two entries of a segment's index.",
+        "Accepted. 4096 bytes of records lie between two entries of a segment's index.",
     ),
     setting("log.index.size.max.bytes", Int, Some("10485760"), AtLeast(4), "Greatest size of a segment's index."),
     setting(
@@ -167,6 +167,13 @@ pub const BROKER_SETTINGS: &[Setting] = &[
         Some("-1"),
         Any,
         "Bytes of a partition above which its oldest segments are deleted; -1 is unlimited.",
+    ),
+    setting(
+        "log.retention.check.interval.ms",
+        Long,
+        Some("300000"),
+        AtLeast(1),
+        "How often the leader looks for segments that are no longer kept.",
     ),
     setting(
         "log.retention.hours",
