@@ -9,11 +9,11 @@ const CODECS: [Compression; 5] =
     [Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
 
 /// A batch with these timestamps.
-fn timed(timestamps: &[i64], compression: Compression) -> RecordBatch {
+pub(super) fn timed(timestamps: &[i64], compression: Compression) -> RecordBatch {
     timed_with(timestamps, compression, &Bytes::from(vec![b'v'; 100]))
 }
 
-fn timed_with(timestamps: &[i64], compression: Compression, value: &Bytes) -> RecordBatch {
+pub(super) fn timed_with(timestamps: &[i64], compression: Compression, value: &Bytes) -> RecordBatch {
     let records: Vec<Record> = timestamps
         .iter()
         .zip(0..)
