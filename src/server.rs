@@ -133,7 +133,7 @@ async fn serve(config: Config, data_dir: PathBuf) -> Result<(), ServerError> {
     if rooms.set(Rooms { log: log.clone(), reader: reader.clone() }).is_err() {
         return Err(ServerError::Failed("the rooms were opened twice".into()));
     }
-    let api = Api { log: log.clone(), reader, settings: Arc::new(api_settings(&config, &log)) };
+    let api = Api::new(log.clone(), reader, api_settings(&config, &log));
     let kafka = tokio::spawn(crate::net::serve(listener, api, net_settings(&config.settings), stopping));
     tracing::info!(kafka = %config.kafka_addr, admin = %config.admin_addr, data = %data_dir.display(), "serving");
 
@@ -253,7 +253,7 @@ fn segment_options(settings: &Settings, dir: PathBuf) -> SegmentOptions {
     }
 }
 
-fn leader_settings(settings: &Settings) -> LeaderSettings {
+pub(crate) fn leader_settings(settings: &Settings) -> LeaderSettings {
     LeaderSettings {
         transaction_max_timeout_ms: settings.transaction_max_timeout_ms,
         entry_bytes_max: bytes(settings.txn_entry_bytes_max),
@@ -279,6 +279,8 @@ fn api_settings(config: &Config, log: &Log) -> ApiSettings {
         default_partitions: settings.num_partitions,
         running: settings.all(),
         transaction_version: i16::try_from(settings.transaction_version).unwrap_or(2),
+        rack_aware_reads: settings.rack_aware_reads(),
+        proxy: settings.proxy,
     }
 }
 

@@ -24,6 +24,7 @@ pub mod shape;
 pub mod shapes;
 pub mod topics;
 pub mod transactions;
+pub mod view;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,6 +39,7 @@ use shape::Shape;
 pub use crate::leader::request::Caller;
 use crate::log::Log;
 use crate::read::Reader;
+use view::Cluster;
 
 /// Everything a handler may use.
 #[derive(Clone)]
@@ -48,6 +50,8 @@ pub struct Api {
     pub reader: Reader,
     /// What the operator chose.
     pub settings: Arc<ApiSettings>,
+    /// Who leads, and what clients are told of it.
+    pub cluster: Cluster,
 }
 
 /// The settings of this room.
@@ -63,6 +67,10 @@ pub struct ApiSettings {
     pub running: BTreeMap<String, String>,
     /// The finalized level of the feature `transaction.version`: 2, or 0 where only TV1 is served.
     pub transaction_version: i16,
+    /// `replica.selector.class` is the rack-aware one: consumers with a rack are sent to a follower in it (KIP-392).
+    pub rack_aware_reads: bool,
+    /// `katomic.proxy`: requests for the leader are passed on to it, and clients see this node alone.
+    pub proxy: bool,
 }
 
 /// A handler: the synchronous half; whatever waits goes into [`Reply::Later`].
@@ -248,6 +256,12 @@ impl Frame {
 }
 
 impl Api {
+    /// The APIs over a log and its reader.
+    pub fn new(log: Log, reader: Reader, settings: ApiSettings) -> Self {
+        let cluster = Cluster::new(log.clone(), settings.proxy);
+        Self { log, reader, settings: Arc::new(settings), cluster }
+    }
+
     /// Runs the synchronous half of the request: decodes it and hands it to the leader.
     ///
     /// # Errors

@@ -1,3 +1,5 @@
+mod standing;
+
 use std::collections::BTreeSet;
 
 use bytes::{BufMut, BytesMut};

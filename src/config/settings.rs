@@ -66,7 +66,15 @@ pub struct Settings {
     pub log_retention_check_interval_ms: i64,
     /// `transaction.version`: 2 lets clients use KIP-890's protocol, 0 keeps them to the older one.
     pub transaction_version: i32,
+    /// `replica.selector.class`: who serves a consumer that names its rack.
+    pub replica_selector_class: &'static str,
+    /// `katomic.proxy`: this node passes on to the leader what only the leader answers, and names itself alone to clients.
+    pub proxy: bool,
 }
+
+/// Values of `replica.selector.class`, by Kafka's names; the first is what Kafka does when none is given.
+const REPLICA_SELECTORS: &[&str] = &["org.apache.kafka.common.replica.LeaderSelector", RACK_AWARE];
+const RACK_AWARE: &str = "org.apache.kafka.common.replica.RackAwareReplicaSelector";
 
 const MIB: i64 = 1 << 20;
 const DAY_MS: i64 = 24 * 3_600_000;
@@ -105,6 +113,8 @@ impl Settings {
             log_retention_bytes: -1,
             log_retention_check_interval_ms: 300_000,
             transaction_version: 2,
+            replica_selector_class: REPLICA_SELECTORS[0],
+            proxy: false,
         }
     }
 
@@ -113,6 +123,11 @@ impl Settings {
         let in_minutes = |minutes: i64| minutes.saturating_mul(60_000);
         let given = self.log_retention_ms.or_else(|| self.log_retention_minutes.map(in_minutes));
         given.unwrap_or_else(|| in_minutes(60 * i64::from(self.log_retention_hours))).max(-1)
+    }
+
+    /// Whether a consumer that names its rack is sent to a follower in it (KIP-392).
+    pub fn rack_aware_reads(&self) -> bool {
+        self.replica_selector_class == RACK_AWARE
     }
 
     /// Changes one setting.
@@ -125,6 +140,10 @@ impl Settings {
             Int(place, range) => *place = integer(key, value, range)? as i32,
             Long(place, range) => *place = integer(key, value, range)?,
             Unset(place, range) => *place = Some(integer(key, value, range)?),
+            OneOf(place, values) => {
+                let known = values.iter().find(|known| **known == value);
+                *place = known.ok_or_else(|| ConfigError::bad(key, value, &values.join(" or ")))?;
+            }
         }
         Ok(())
     }
@@ -137,6 +156,7 @@ impl Settings {
             Int(place, _) => place.to_string(),
             Long(place, _) => place.to_string(),
             Unset(place, _) => place.as_ref()?.to_string(),
+            OneOf(place, _) => (*place).to_owned(),
         })
     }
 
@@ -158,9 +178,10 @@ enum Place<'a> {
     Long(&'a mut i64, RangeInclusive<i64>),
     /// Without a default.
     Unset(&'a mut Option<i64>, RangeInclusive<i64>),
+    OneOf(&'a mut &'static str, &'static [&'static str]),
 }
 
-use Place::{Flag, Int, Long, Unset};
+use Place::{Flag, Int, Long, OneOf, Unset};
 
 const POSITIVE_I32: RangeInclusive<i64> = 1..=i32::MAX as i64;
 const POSITIVE: RangeInclusive<i64> = 1..=i64::MAX;
@@ -201,6 +222,8 @@ const TABLE: &[Row] = &[
     ("log.retention.bytes", |s| Long(&mut s.log_retention_bytes, LIMIT)),
     ("log.retention.check.interval.ms", |s| Long(&mut s.log_retention_check_interval_ms, POSITIVE)),
     ("transaction.version", |s| Int(&mut s.transaction_version, 0..=2)),
+    ("replica.selector.class", |s| OneOf(&mut s.replica_selector_class, REPLICA_SELECTORS)),
+    ("katomic.proxy", |s| Flag(&mut s.proxy)),
 ];
 
 fn integer(key: &str, value: &str, range: RangeInclusive<i64>) -> Result<i64, ConfigError> {
@@ -224,6 +247,7 @@ mod tests {
                 Int(place, range) if i64::from(*place) == *range.end() => range.start().to_string(),
                 Long(place, range) if *place == *range.end() => range.start().to_string(),
                 Int(_, range) | Long(_, range) | Unset(_, range) => range.end().to_string(),
+                OneOf(_, values) => values.last().expect("there is a choice").to_string(),
             };
             let before = settings.all();
             settings.set(name, &value).expect("it is in range");

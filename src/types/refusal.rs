@@ -151,3 +151,18 @@ pub enum Refusal {
     #[error("policy violation")]
     PolicyViolation,
 }
+
+impl Refusal {
+    /// It says nothing of the request itself: another node, or this one at another time, would have decided it.
+    pub fn is_of_the_moment(self) -> bool {
+        matches!(
+            self,
+            Refusal::NotLeader
+                | Refusal::Loading
+                | Refusal::FateUnknown
+                | Refusal::Overloaded
+                | Refusal::RequestTimedOut
+                | Refusal::StorageError
+        )
+    }
+}
