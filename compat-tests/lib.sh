@@ -27,6 +27,38 @@ python_venv() {
   echo "$venv/bin/python"
 }
 
+# go_suite NAME VERSION: builds the tests of the current folder, runs them, and reports. What every Go suite does.
+go_suite() {
+  need go "apt-get install golang (1.26 or later)"
+  local binary=$COMPAT_CACHE/$1.test out=$STATE_DIR/$1 status=0 test
+  # txn_commit is TestTxnCommit here.
+  test=Test$(sed -E 's/(^|_)([a-z])/\U\2/g' <<<"${CASE:-}")
+  mkdir -p "$COMPAT_CACHE"
+  go test -mod=readonly -c -o "$binary" . || die "go test -c failed"
+  "$binary" -test.v=test2json -test.timeout 900s ${CASE:+-test.run "^$test\$"} >"$out.out" 2>&1 || status=$?
+  go tool test2json <"$out.out" >"$out.json"
+  [ $status = 0 ] || grep -v '^.\?=== ' "$out.out"
+  report "go/$1 $2" --gotest "$out.json"
+  return $status
+}
+
+# pytest_suite NAME MODULE: runs the tests of the current folder, and reports. What every Python suite does.
+pytest_suite() {
+  local python out=$STATE_DIR/$1.xml status=0 version
+  python=$(python_venv)
+  version=$("$python" -c "import $2; print($2.__version__)")
+  timeout -k 10 900 "$python" -B -m pytest -p no:cacheprovider -q --junitxml="$out" ${CASE:+-k "test_$CASE"} . || status=$?
+  [ -e "$out" ] || die "pytest wrote no report"
+  report "python/$1 $version" --junit "$out"
+  return $status
+}
+
+# report CLIENT (--junit FILE... | --gotest FILE): adds what a suite's own runner wrote to the results.
+report() {
+  python3 "$COMPAT/results.py" collect --client "$@" | tee "$STATE_DIR/part.tsv" >>"$RESULTS"
+  python3 "$COMPAT/results.py" summary "$STATE_DIR/part.tsv" || true
+}
+
 # A port P of the loopback address such that P and P + 1000 (Kafka's controller) are free. It lies below
 # the range from which the kernel takes the ports of outgoing connections.
 free_port() {

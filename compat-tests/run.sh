@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-clients=(java/kafka-clients python/confluent-kafka go/franz-go)
+clients=(java/kafka-clients python/confluent-kafka go/franz-go go/sarama node/kafkajs python/aiokafka)
 [ ${#wanted[@]} -gt 0 ] || wanted=(all)
 if [ "${wanted[*]}" = all ]; then
   wanted=("${clients[@]}")
@@ -68,7 +68,7 @@ for _ in $(seq 200); do
 done
 
 export TARGET=$target BOOTSTRAP=127.0.0.1:$main_port RELAY_BOOTSTRAP=127.0.0.1:$relay \
-  RELAY_CONTROL=127.0.0.1:$control BROKER=$COMPAT/broker.sh RESULTS=$STATE_DIR/results.tsv COMPAT_CACHE
+  RELAY_CONTROL=127.0.0.1:$control BROKER=$COMPAT/broker.sh RESULTS=$STATE_DIR/results.tsv COMPAT_CACHE REPLICAS=1
 : >"$RESULTS"
 for suite in "${wanted[@]}"; do
   # A broker that a suite left dead must not fail the next one.

@@ -1,8 +1,8 @@
 //! One open transaction: its batches per partition and its group offsets, in the leader's memory only.
 //!
 //! Batches are kept in the order of their sequences, not of their arrival (T13). A gap is accepted and decides at the
-//! commit; an exact duplicate (first, last *and* CRC) is stored once; any other overlap is new data under old numbers
-//! and dooms the transaction (§4). Nothing here proposes: `transactions.rs`, `end_txn.rs` and `chunks.rs` do.
+//! commit; an exact duplicate (first, last *and* CRC, but for the time at which it was stamped) is stored once; any other
+//! overlap is new data under old numbers and dooms the transaction (§4). Nothing here proposes: `transactions.rs`, `end_txn.rs` and `chunks.rs` do.
 //!
 //! Sequences wrap, so they are compared as distances from the *anchor*, the sequence that must come next by what is
 //! committed at this epoch (T18).
@@ -97,6 +97,12 @@ fn distance(anchor: i32, sequence: i32) -> i64 {
     (i64::from(sequence) - i64::from(anchor)).rem_euclid(SEQUENCES)
 }
 
+/// Whether a batch is the stored one sent again, perhaps stamped anew.
+fn repeats((span, stored): (Span, &Batch), (again, batch): (Span, &RecordBatch)) -> bool {
+    let stored_at = || RecordBatch::stored(stored.records.clone()).max_timestamp();
+    span == again || span == Span { crc: batch.crc_moved_to(stored_at()), ..again }
+}
+
 impl StagedPartition {
     fn new(machine: &Machine, producer: ProducerIdAndEpoch, at: TopicPartition) -> Self {
         let written = machine.producers().at(producer.producer_id, at).filter(|state| state.epoch == producer.epoch);
@@ -129,7 +135,7 @@ impl StagedPartition {
             return if self.chunked.contains(&span) { Inserted::Duplicate } else { Inserted::Overlap };
         }
         let at = self.batches.partition_point(|(other, _)| other.first < span.first);
-        if self.batches.get(at).is_some_and(|(other, _)| *other == span) {
+        if self.batches.get(at).is_some_and(|(other, stored)| repeats((*other, stored), (span, batch))) {
             return Inserted::Duplicate;
         }
         let meets_next = self.batches.get(at).is_some_and(|(other, _)| other.first <= span.last);
@@ -423,5 +429,24 @@ impl Stage {
         lists
             .map(|((group, staged_at), offsets)| StagedOffsets { group: group.to_owned(), staged_at, offsets })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::record_batch::sample;
+    use crate::types::TopicId;
+
+    #[test]
+    fn a_batch_that_its_client_stamped_anew_is_stored_once_and_other_data_dooms() {
+        let producer = ProducerIdAndEpoch { producer_id: 7, epoch: 0 };
+        let to = TopicPartition { topic: TopicId([1; 16]), partition: 0 };
+        let mut partition = StagedPartition::new(&Machine::default(), producer, to);
+        let first = sample::batch((7, 0), 0, 3, true, b"abc");
+        assert!(matches!(partition.insert(to, &first), Inserted::Stored(_)));
+        assert_eq!(partition.insert(to, &sample::stamped_later(&first, 400)), Inserted::Duplicate);
+        let other = sample::stamped_later(&sample::batch((7, 0), 0, 3, true, b"abd"), 400);
+        assert_eq!(partition.insert(to, &other), Inserted::Overlap);
     }
 }

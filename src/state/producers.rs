@@ -103,12 +103,13 @@ impl PartitionProducer {
         self.batches.back().map(|batch| batch.last_sequence)
     }
 
-    /// The remembered batch that this one repeats: same epoch, same first and last sequence, same CRC.
+    /// The remembered batch that this one repeats: same epoch, same first and last sequence, same CRC, but for the time at
+    /// which the client stamped it. (Under `LogAppendTime` the client's time is not remembered: there the CRC must be equal.)
     pub fn find(&self, batch: &RecordBatch) -> Option<&WrittenBatch> {
         let same = |written: &&WrittenBatch| {
             written.first_sequence == batch.base_sequence()
                 && written.last_sequence == batch.last_sequence()
-                && written.crc == batch.crc()
+                && (written.crc == batch.crc() || written.crc == batch.crc_moved_to(written.timestamp_ms))
         };
         self.batches.iter().filter(|_| batch.producer_epoch() == self.epoch).find(same)
     }
@@ -281,7 +282,7 @@ mod tests {
                 last_sequence: sent.last_sequence(),
                 crc: sent.crc(),
                 base_offset: Offset(at as i64 * 100),
-                timestamp_ms: 0,
+                timestamp_ms: sent.max_timestamp(),
             };
             state.write(epoch, written);
         }
@@ -318,6 +319,13 @@ mod tests {
         assert_eq!(judge(Some(&at_edge), &sent(0, i32::MAX - 1, 4, b"x")), Verdict::Duplicate(Offset(100)));
         let gap = judge(Some(&at_edge), &sent(0, 3, 1, b"x"));
         assert_eq!(gap, Verdict::Refused(Refusal::OutOfOrderSequenceNumber));
+    }
+
+    #[test]
+    fn a_batch_that_its_client_stamped_anew_is_a_duplicate() {
+        let written = state(0, &[(0, 5), (5, 5)]);
+        let again = sample::stamped_later(&sent(0, 0, 5, b"x"), 350);
+        assert_eq!(judge(Some(&written), &again), Verdict::Duplicate(Offset(0)));
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub const PATCHED_BYTES: usize = 16;
 
 const CRC_AT: usize = 17;
 const ATTRIBUTES_AT: usize = 21;
+const BASE_TIMESTAMP_AT: usize = 27;
+const PRODUCER_ID_AT: usize = 43;
 const CODEC_MASK: i16 = 0x07;
 const LOG_APPEND_TIME_BIT: i16 = 0x08;
 const TRANSACTIONAL_BIT: i16 = 0x10;
@@ -223,6 +225,16 @@ impl RecordBatch {
         prefix
     }
 
+    /// The CRC of this batch with all its times moved so that the greatest is `max_timestamp`. kafkajs stamps records when it
+    /// encodes a request, so what it sends again differs from the original in nothing but the time.
+    pub fn crc_moved_to(&self, max_timestamp: i64) -> u32 {
+        let base = self.base_timestamp().wrapping_add(max_timestamp.wrapping_sub(self.max_timestamp()));
+        let crc = crc32c::crc32c(&self.bytes[ATTRIBUTES_AT..BASE_TIMESTAMP_AT]);
+        let crc = crc32c::crc32c_append(crc, &base.to_be_bytes());
+        let crc = crc32c::crc32c_append(crc, &max_timestamp.to_be_bytes());
+        crc32c::crc32c_append(crc, &self.bytes[PRODUCER_ID_AT..])
+    }
+
     /// A copy that carries the broker's time (`message.timestamp.type=LogAppendTime`): attributes, max timestamp and CRC change.
     #[must_use]
     pub fn with_log_append_time(&self, timestamp_ms: i64) -> Self {
@@ -245,6 +257,16 @@ pub fn sequence_plus(sequence: i32, delta: i32) -> i32 {
 #[cfg(test)]
 pub mod sample {
     use super::*;
+
+    /// The same batch, encoded `later_ms` later by a client that stamps records as it encodes.
+    pub fn stamped_later(batch: &RecordBatch, later_ms: i64) -> RecordBatch {
+        let mut out = BytesMut::from(&batch.bytes()[..]);
+        (&mut out[BASE_TIMESTAMP_AT..]).put_i64(batch.base_timestamp() + later_ms);
+        (&mut out[BASE_TIMESTAMP_AT + 8..]).put_i64(batch.max_timestamp() + later_ms);
+        let crc = crc32c::crc32c(&out[ATTRIBUTES_AT..]);
+        (&mut out[CRC_AT..ATTRIBUTES_AT]).put_u32(crc);
+        RecordBatch::check(out.freeze()).expect("the sample is a valid batch")
+    }
 
     /// A batch of `count` records of producer (`id`, `epoch`) from `sequence` on; `body` stands in for the records.
     pub fn batch(producer: (i64, i16), sequence: i32, count: i32, transactional: bool, body: &[u8]) -> RecordBatch {
@@ -310,6 +332,16 @@ mod tests {
         assert_eq!(sequence_plus(i32::MAX, 1), 0);
         assert_eq!(sequence_plus(i32::MAX - 1, 3), 1);
         assert_eq!(sequence_plus(0, 4), 4);
+    }
+
+    #[test]
+    fn a_batch_stamped_anew_is_known_by_its_crc_at_the_old_time() {
+        let first = sample::batch((7, 3), 10, 5, false, b"records");
+        let again = sample::stamped_later(&first, 250);
+        assert_ne!(again.crc(), first.crc());
+        assert_eq!(again.crc_moved_to(first.max_timestamp()), first.crc());
+        let other = sample::stamped_later(&sample::batch((7, 3), 10, 5, false, b"recordz"), 250);
+        assert_ne!(other.crc_moved_to(first.max_timestamp()), first.crc());
     }
 
     #[test]

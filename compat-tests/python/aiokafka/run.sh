@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# The aiokafka suite; called by ../../run.sh, which starts the brokers and sets the environment.
+set -euo pipefail
+. "$(dirname "$0")/../../lib.sh"
+cd "$(dirname "$0")"
+: "${RESULTS:?start it with compat-tests/run.sh python/aiokafka}"
+pytest_suite aiokafka aiokafka
