@@ -14,6 +14,8 @@ need java "apt-get install openjdk-17-jdk-headless"
 need mvn "apt-get install maven"
 need go "your Go toolchain, 1.26 or later"
 need python3 "apt-get install python3 python3-venv"
+need node "your Node.js, 20 or later"
+need npm "it comes with Node.js"
 python3 -c 'import ensurepip, venv' 2>/dev/null || { echo "missing: Python's venv. Install it with: apt-get install python3-venv" >&2; exit 1; }
 
 report=()

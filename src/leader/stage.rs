@@ -435,8 +435,8 @@ impl Stage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::record_batch::sample;
     use crate::types::TopicId;
+    use crate::types::record_batch::sample;
 
     #[test]
     fn a_batch_that_its_client_stamped_anew_is_stored_once_and_other_data_dooms() {
