@@ -133,7 +133,7 @@ async fn serve(config: Config, data_dir: PathBuf) -> Result<(), ServerError> {
     if rooms.set(Rooms { log: log.clone(), reader: reader.clone() }).is_err() {
         return Err(ServerError::Failed("the rooms were opened twice".into()));
     }
-    let api = Api::new(log.clone(), reader, api_settings(&config, &log));
+    let api = Api { log: log.clone(), reader, settings: Arc::new(api_settings(&config, &log)) };
     let kafka = tokio::spawn(crate::net::serve(listener, api, net_settings(&config.settings), stopping));
     tracing::info!(kafka = %config.kafka_addr, admin = %config.admin_addr, data = %data_dir.display(), "serving");
 
@@ -142,6 +142,10 @@ async fn serve(config: Config, data_dir: PathBuf) -> Result<(), ServerError> {
         error = log.failed() => Err(ServerError::Failed(error)),
     };
     tracing::info!("stopping");
+    // Clients are served meanwhile: those with open transactions may end them.
+    if outcome.is_ok() {
+        log.step_aside().await;
+    }
     stop.send_replace(true);
     let stopped = async {
         if kafka.await.is_err() {
@@ -230,7 +234,8 @@ fn open_rooms(
         tail_cache_bytes_max: bytes(settings.log_cache_bytes),
         log_file_bytes_max: settings.wal_file_bytes.unsigned_abs(),
         checkpoint_log_bytes: settings.checkpoint_bytes.unsigned_abs(),
-        retention_check_every: Duration::from_millis(settings.log_retention_check_interval_ms.unsigned_abs()),
+        proposal_timeout: Duration::from_millis(settings.proposal_timeout_ms.unsigned_abs()),
+        transfer_drain: Duration::from_millis(settings.transfer_drain_ms.unsigned_abs()),
         checkpoint_every: Duration::from_millis(settings.checkpoint_interval_ms.unsigned_abs()),
         ..LogOptions::new(data_dir, me, leader_settings(settings))
     };
@@ -253,7 +258,7 @@ fn segment_options(settings: &Settings, dir: PathBuf) -> SegmentOptions {
     }
 }
 
-pub(crate) fn leader_settings(settings: &Settings) -> LeaderSettings {
+fn leader_settings(settings: &Settings) -> LeaderSettings {
     LeaderSettings {
         transaction_max_timeout_ms: settings.transaction_max_timeout_ms,
         entry_bytes_max: bytes(settings.txn_entry_bytes_max),
@@ -266,8 +271,6 @@ pub(crate) fn leader_settings(settings: &Settings) -> LeaderSettings {
         producer_id_expiration_ms: settings.producer_id_expiration_ms,
         transactional_id_expiration_ms: settings.transactional_id_expiration_ms,
         offsets_retention_ms: settings.offsets_retention_minutes.saturating_mul(60_000),
-        log_retention_ms: settings.retention_ms(),
-        log_retention_bytes: settings.log_retention_bytes,
     }
 }
 
@@ -279,8 +282,6 @@ fn api_settings(config: &Config, log: &Log) -> ApiSettings {
         default_partitions: settings.num_partitions,
         running: settings.all(),
         transaction_version: i16::try_from(settings.transaction_version).unwrap_or(2),
-        rack_aware_reads: settings.rack_aware_reads(),
-        proxy: settings.proxy,
     }
 }
 

@@ -89,6 +89,12 @@ pub const PROPOSALS_IN_FLIGHT_MAX: usize = if cfg!(test) { 512 } else { 8192 };
 /// Open transactions of one leader. A stage costs about 1 KiB besides its records; a new one beyond is refused as overloaded.
 pub const STAGES_MAX: usize = if cfg!(test) { 64 } else { 100_000 };
 
+/// Bytes of the list of open transactions that a leader leaves to the next one. A longer one is not made: all are lost then.
+pub const HAND_OVER_BYTES_MAX: usize = ENTRY_METADATA_BYTES_MAX / 2;
+
+/// Requests that would open a transaction, kept waiting while a leader drains before it goes. One beyond is refused at once (16, 6).
+pub const QUEUED_WHILE_DRAINING_MAX: usize = if cfg!(test) { 10 } else { 65_536 };
+
 /// Partitions, and groups, of one transaction: what its entry lists. A transaction beyond is doomed, since it could never commit.
 pub const STAGE_PARTITIONS_MAX: usize = if cfg!(test) { 40 } else { 50_000 };
 
@@ -128,10 +134,6 @@ pub const EXPIRED_PER_ENTRY_MAX: usize = if cfg!(test) { 100 } else { 10_000 };
 
 /// Bytes of the names in one expiry entry: ids and groups may be 32 KiB long. When full, the rest follows likewise.
 pub const EXPIRED_NAME_BYTES_MAX: usize = ENTRY_METADATA_BYTES_MAX / 2;
-
-/// Partitions whose log starts one entry moves: retention's (the rest follows in further entries) and DeleteRecords' (more is
-/// refused, 42). An apply of them takes some milliseconds.
-pub const TRIMS_PER_ENTRY_MAX: usize = if cfg!(test) { 100 } else { 10_000 };
 
 /// Free space below which nothing new is admitted: what is in flight (entries, unwritten segments, a manifest) still has to fit.
 pub const FREE_BYTES_MIN: u64 = 64 << 20;

@@ -28,11 +28,11 @@ impl Leader {
             Request::SyncGroup(sync) => self.groups.sync(turn.now, token, sync, &mut turn.out),
             Request::Heartbeat(member) => {
                 let beat = self.groups.heartbeat(turn.now, &member);
-                turn.reply_confirmed(token, beat.map_or_else(Response::Refused, |()| Response::Done));
+                turn.reply(token, beat.map_or_else(Response::Refused, |()| Response::Done));
             }
             Request::LeaveGroup(leave) => {
                 let left = self.groups.leave(turn.now, &leave, &mut turn.out);
-                turn.reply_confirmed(token, Response::Left(left));
+                turn.reply(token, Response::Left(left));
             }
             Request::OffsetCommit(commit) => self.offset_commit(turn, token, commit),
             Request::OffsetFetch(fetch) => self.offset_fetch(turn, token, fetch),
@@ -41,9 +41,6 @@ impl Leader {
             }
             Request::DeleteTopics(topics) => {
                 self.proposals.propose(turn, Command::DeleteTopics(topics), Purpose::Topics(token));
-            }
-            Request::DeleteRecords(trims) => {
-                self.proposals.propose(turn, Command::TrimPartitions(trims), Purpose::Records(token));
             }
             Request::AlterConfigs(changes) => {
                 self.proposals.propose(turn, Command::AlterConfigs(changes), Purpose::Configs(token));
@@ -65,7 +62,7 @@ impl Leader {
             Purpose::Produce(slots) => self.produce_applied(turn, ticket, slots, outcome),
             Purpose::ProducerId(token) => {
                 let Outcome::ProducerId(result) = outcome else { unreachable!("as the command") };
-                turn.reply(token, result.map_or_else(Response::Refused, Response::ProducerId));
+                turn.reply_applied(token, result.map_or_else(Response::Refused, Response::ProducerId));
             }
             Purpose::Ending(id) => self.ending_applied(turn, &id, ticket, &outcome),
             Purpose::Begin(id) => self.begin_applied(turn, &id, index, &outcome),
@@ -77,13 +74,9 @@ impl Leader {
             Purpose::LateOffsetCommit(group) => self.offset_commit_settled(turn, &group, ticket, Some(index)),
             Purpose::Topics(token) => {
                 let Outcome::Topics(results) = outcome else { unreachable!("as the command") };
-                turn.reply(token, Response::Topics(results));
+                turn.reply_applied(token, Response::Topics(results));
             }
-            Purpose::Records(token) => {
-                let Outcome::Trimmed(results) = outcome else { unreachable!("as the command") };
-                turn.reply(token, Response::Trimmed(results));
-            }
-            Purpose::Configs(token) => turn.reply(token, Response::Done),
+            Purpose::Configs(token) => turn.reply_applied(token, Response::Done),
             Purpose::Expire => self.expired(turn, true),
             Purpose::Nothing => {}
         }
@@ -104,7 +97,7 @@ impl Leader {
                 turn.reply(token, Response::Refused(Refusal::NotLeader));
                 self.offset_commit_settled(turn, &group, ticket, None);
             }
-            Purpose::ProducerId(token) | Purpose::Topics(token) | Purpose::Records(token) | Purpose::Configs(token) => {
+            Purpose::ProducerId(token) | Purpose::Topics(token) | Purpose::Configs(token) => {
                 turn.reply(token, Response::Refused(Refusal::NotLeader));
             }
             Purpose::LateOffsetCommit(_) | Purpose::Nothing => {}
@@ -122,7 +115,7 @@ impl Leader {
                 self.offset_commit_settled(turn, group, ticket, None);
                 self.proposals.put_back(ticket, Purpose::LateOffsetCommit(group.clone()));
             }
-            Purpose::ProducerId(_) | Purpose::Topics(_) | Purpose::Records(_) | Purpose::Configs(_) => {}
+            Purpose::ProducerId(_) | Purpose::Topics(_) | Purpose::Configs(_) => {}
             Purpose::LateOffsetCommit(_) | Purpose::Nothing => {}
         }
         if let Some(token) = purpose.waits() {
@@ -148,7 +141,6 @@ impl Purpose {
             Purpose::ProducerId(token)
             | Purpose::OffsetCommit(token, ..)
             | Purpose::Topics(token)
-            | Purpose::Records(token)
             | Purpose::Configs(token) => Some(*token),
             Purpose::Produce(_)
             | Purpose::Ending(_)
@@ -177,7 +169,6 @@ fn may_propose(request: &Request) -> bool {
         | Request::OffsetCommit(_)
         | Request::CreateTopics(_)
         | Request::DeleteTopics(_)
-        | Request::DeleteRecords(_)
         | Request::AlterConfigs(_) => true,
     }
 }

@@ -78,7 +78,8 @@ impl Leader {
             self.doom(turn, id, if whole { Doom::OverBudget } else { Doom::Hole });
             return Verdict::Refused(Refusal::TransactionLost);
         }
-        let lost = stage.is_some() || state.open_begin.is_some() || tv2 && state.clean_term != turn.term;
+        let clean = turn.machine.transactions().is_clean(id, state, turn.term);
+        let lost = stage.is_some() || state.open_begin.is_some() || tv2 && !clean;
         if lost {
             return if request.commit { Verdict::Refused(Refusal::TransactionLost) } else { Verdict::Propose };
         }
@@ -160,7 +161,7 @@ impl Leader {
             }
         };
         for token in &ending.waiters {
-            turn.reply(*token, response.clone());
+            turn.reply_applied(*token, response.clone());
         }
     }
 

@@ -63,7 +63,7 @@ impl Leader {
         let response = result.map_or_else(Response::Refused, Response::ProducerId);
         self.stats.fenced += u64::from(*result == Err(Refusal::ProducerFenced));
         for token in &ending.waiters {
-            turn.reply(*token, response.clone());
+            turn.reply_applied(*token, response.clone());
         }
     }
 }

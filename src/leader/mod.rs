@@ -9,10 +9,12 @@
 //!
 //! Where a request goes: `dispatch` → `produce` + `admission` (plain), or `transactions` (one queue for each transactional id) →
 //! `staging`, `end_txn`, `init_producer_id`, with the data in `stage` and what a stage replicates early in `begin`; groups and
-//! their offsets in `groups` and `offsets`; what nobody uses any more in `expiry`, old records in `retention`.
+//! their offsets in `groups` and `offsets`; what nobody uses any more in `expiry`.
 //!
-//! Left out so far (transactions.md §1, §2): `txn.staging=replicated`, parking, planned transfer. [`Action::Reply`] presumes a
-//! leader lease, which one node always has.
+//! Whether this node still leads is not known here, and an answer may not presume it: the kind of [`Action`] says what must
+//! hold before it is sent. `handover` is how a leader goes as planned.
+//!
+//! Left out so far (transactions.md §1, §2): `txn.staging=replicated`, parking.
 
 mod admission;
 mod begin;
@@ -22,13 +24,13 @@ mod dispatch;
 mod end_txn;
 mod expiry;
 pub mod groups;
+mod handover;
 mod init_producer_id;
 mod offsets;
 mod produce;
 mod proposals;
 mod rebalance;
 pub mod request;
-mod retention;
 mod stage;
 mod staging;
 mod transactions;
@@ -50,12 +52,15 @@ pub struct Ticket(pub u64);
 /// What the leader wants done. Carried out in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Answer a request.
+    /// Answer a request from what this node knows: only while no other can have been elected since it was decided (a lease,
+    /// transactions.md §2). Without a lease it waits for one; a response that claims nothing does not.
     Reply(Token, Response),
+    /// Answer with the outcome of an entry that was applied: true whoever leads by now.
+    ReplyApplied(Token, Response),
     /// Propose an entry under the current term.
     Propose(Ticket, Entry),
     /// Answer once leadership has been confirmed by a quorum after this point (read index); if it is lost instead,
-    /// answer with the refusal: EndTxn answered without an entry, and group answers (transactions.md §2).
+    /// answer with the refusal: EndTxn answered without an entry (transactions.md §2).
     ReplyConfirmed(Token, Response, Refusal),
 }
 
@@ -84,10 +89,6 @@ pub struct LeaderSettings {
     pub transactional_id_expiration_ms: i64,
     /// `offsets.retention.minutes`, in milliseconds.
     pub offsets_retention_ms: i64,
-    /// `log.retention.ms` (or `.minutes`, or `.hours`) where a topic does not say; −1 = for ever.
-    pub log_retention_ms: i64,
-    /// `log.retention.bytes` where a topic does not say; −1 = unlimited.
-    pub log_retention_bytes: i64,
 }
 
 /// Counts for metrics; only ever grow, except the gauges.
@@ -138,6 +139,11 @@ impl Turn<'_> {
         self.out.push(Action::Reply(token, response));
     }
 
+    /// Answers with what an entry came to.
+    fn reply_applied(&mut self, token: Token, response: Response) {
+        self.out.push(Action::ReplyApplied(token, response));
+    }
+
     /// Answers without an entry of its own: leadership is confirmed first.
     fn reply_confirmed(&mut self, token: Token, response: Response) {
         self.out.push(Action::ReplyConfirmed(token, response, Refusal::NotLeader));
@@ -163,6 +169,7 @@ pub struct Leader {
     earlier_terms: connections::EarlierTerms,
     groups: Groups,
     expiry: expiry::Expiry,
+    parting: handover::Parting,
     stats: LeaderStats,
 }
 
@@ -182,6 +189,7 @@ impl Leader {
             commits: offsets::Commits::default(),
             earlier_terms: connections::EarlierTerms::default(),
             expiry: expiry::Expiry::default(),
+            parting: handover::Parting::default(),
             stats: LeaderStats::default(),
         }
     }
@@ -220,6 +228,7 @@ impl Leader {
             waiters.for_each(|token| tell(token, Refusal::FateUnknown));
             transaction.queue.into_iter().for_each(|queued| tell(queued.token, Refusal::NotLeader));
         }
+        self.take_parting().into_iter().for_each(|token| tell(token, Refusal::NotLeader));
         std::mem::take(&mut self.fetches).into_iter().for_each(|(token, _)| tell(token, Refusal::NotLeader));
         self.groups.clear().into_iter().for_each(|token| tell(token, Refusal::NotLeader));
         self.admission.clear();

@@ -39,7 +39,7 @@ impl Leader {
     /// OffsetCommit.
     pub(super) fn offset_commit(&mut self, turn: &mut Turn<'_>, token: Token, request: OffsetCommit) {
         if let Err(refusal) = self.groups.check_offset_commit(turn.now, &request.member) {
-            return turn.reply_confirmed(token, Response::Refused(refusal));
+            return turn.reply(token, Response::Refused(refusal));
         }
         let metadata_max = self.settings.offset_metadata_max_bytes;
         let judge = |write| check_offset(turn.machine, metadata_max, write).err();
@@ -48,12 +48,12 @@ impl Leader {
         let offsets: Vec<_> = writes.filter(|(_, refused)| refused.is_none()).map(|(write, _)| write).collect();
         if offsets.is_empty() {
             let parts = refused.into_iter().map(|refused| refused.map_or(Ok(()), Err)).collect();
-            return turn.reply_confirmed(token, Response::Parts(parts));
+            return turn.reply(token, Response::Parts(parts));
         }
         // It would be discarded before it is sent, as often as it is tried again.
         let bytes: usize = offsets.iter().map(|write| write.metadata.len() + limits::STAGED_OVERHEAD_BYTES).sum();
         if bytes + request.member.group.len() > limits::ENTRY_BYTES_MAX {
-            return turn.reply_confirmed(token, Response::Refused(Refusal::OffsetMetadataTooLarge));
+            return turn.reply(token, Response::Refused(Refusal::OffsetMetadataTooLarge));
         }
         let group = request.member.group;
         let command = Command::OffsetCommit(GroupOffsets { group: group.to_string(), offsets });
@@ -121,7 +121,7 @@ impl Leader {
         };
         let mut applied = applied.into_iter();
         let part = |refused: Option<Refusal>| refused.map_or_else(|| applied.next().unwrap_or(Ok(())), Err);
-        turn.reply(token, Response::Parts(refused.into_iter().map(part).collect()));
+        turn.reply_applied(token, Response::Parts(refused.into_iter().map(part).collect()));
     }
 
     /// OffsetFetch.
@@ -130,7 +130,7 @@ impl Leader {
             Obstacle::Unknown => turn.reply(token, Response::Refused(Refusal::FateUnknown)),
             Obstacle::None => {
                 let response = self.fetched(turn, &request);
-                turn.reply_confirmed(token, response);
+                turn.reply(token, response);
             }
             Obstacle::Waits if self.fetches.len() >= limits::WAITING_OFFSET_FETCHES_MAX => {
                 turn.reply(token, Response::Refused(Refusal::Overloaded));

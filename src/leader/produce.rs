@@ -5,7 +5,7 @@
 use super::admission::Admitted;
 use super::proposals::Purpose;
 use super::request::{Acked, Produce, Response, Token};
-use super::{Action, Leader, Ticket, Turn};
+use super::{Leader, Ticket, Turn};
 use crate::config::limits;
 use crate::state::Machine;
 use crate::state::command::{Batch, Command, Outcome};
@@ -139,7 +139,7 @@ impl Leader {
         if call.missing == 0
             && let Some(call) = self.calls.remove(&token)
         {
-            turn.out.push(Action::Reply(token, Response::Produced(call.parts.into_iter().flatten().collect())));
+            turn.reply_applied(token, Response::Produced(call.parts.into_iter().flatten().collect()));
         }
     }
 

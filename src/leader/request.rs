@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::state::command::{ConfigChange, NewTopic, OffsetWrite, ProduceOutcome, Trim};
+use crate::state::command::{ConfigChange, NewTopic, OffsetWrite, ProduceOutcome};
 use crate::types::{ConnectionId, Offset, ProducerIdAndEpoch, RecordBatch, Refusal, TopicId, TopicPartition};
 
 /// Names one request until it is answered.
@@ -58,8 +58,6 @@ pub enum Request {
     CreateTopics(Vec<NewTopic>),
     /// DeleteTopics.
     DeleteTopics(Vec<TopicId>),
-    /// DeleteRecords.
-    DeleteRecords(Vec<Trim>),
     /// AlterConfigs and IncrementalAlterConfigs, already worked out into changes.
     AlterConfigs(Vec<ConfigChange>),
 }
@@ -250,8 +248,37 @@ pub enum Response {
     Offsets(Vec<(TopicPartition, Result<Option<FetchedOffset>, Refusal>)>),
     /// CreateTopics, DeleteTopics: per topic, in order.
     Topics(Vec<Result<TopicId, Refusal>>),
-    /// DeleteRecords: per partition, in order, where its log starts now.
-    Trimmed(Vec<Result<Offset, Refusal>>),
+}
+
+impl Response {
+    /// Whether it says nothing about the state that another leader could contradict: ask elsewhere, ask later, ask again.
+    pub fn claims_nothing(&self) -> bool {
+        let nothing = |refusal: &Refusal| {
+            matches!(
+                refusal,
+                Refusal::NotLeader
+                    | Refusal::Loading
+                    | Refusal::FateUnknown
+                    | Refusal::Overloaded
+                    | Refusal::StorageError
+            )
+        };
+        match self {
+            Response::Close => true,
+            Response::Refused(refusal) => nothing(refusal),
+            Response::Produced(parts) => parts.iter().all(|part| part.as_ref().is_err_and(nothing)),
+            Response::ProducerId(_)
+            | Response::Parts(_)
+            | Response::Done
+            | Response::Ended(_)
+            | Response::Joined(_)
+            | Response::MemberIdRequired(_)
+            | Response::Synced(_)
+            | Response::Left(_)
+            | Response::Offsets(_)
+            | Response::Topics(_) => false,
+        }
+    }
 }
 
 /// How a batch was acknowledged.

@@ -199,7 +199,6 @@ fn transactional_id(request: &Request) -> Option<&Arc<str>> {
         | Request::OffsetFetch(_)
         | Request::CreateTopics(_)
         | Request::DeleteTopics(_)
-        | Request::DeleteRecords(_)
         | Request::AlterConfigs(_) => None,
     }
 }
@@ -210,6 +209,9 @@ impl Leader {
         let Some(id) = transactional_id(&request).cloned() else { unreachable!("dispatched as transactional") };
         if !self.earlier_terms.note(caller.connection) {
             return turn.reply(token, Response::Close);
+        }
+        if self.is_parting(turn, &id, token, &request) {
+            return;
         }
         if let Some(transaction) = self.transactions.by_id.get_mut(&id) {
             if transaction.is_frozen() {
@@ -273,7 +275,6 @@ impl Leader {
             | Request::OffsetFetch(_)
             | Request::CreateTopics(_)
             | Request::DeleteTopics(_)
-            | Request::DeleteRecords(_)
             | Request::AlterConfigs(_) => unreachable!("dispatched as transactional"),
         }
     }
@@ -296,7 +297,8 @@ impl Leader {
             for (token, _) in self.close_stage(id).map(|stage| stage.acks).unwrap_or_default() {
                 turn.reply(token, Response::Refused(Refusal::FateUnknown));
             }
-            let lost = state.open_begin.is_some() || !asked.tv1 && state.clean_term != turn.term;
+            let clean = turn.machine.transactions().is_clean(id, state, turn.term);
+            let lost = state.open_begin.is_some() || !asked.tv1 && !clean;
             if !lost && self.transactions.by_number.len() >= limits::STAGES_MAX {
                 return Err(Refusal::Overloaded);
             }

@@ -13,13 +13,18 @@ pub fn now() -> Now {
 
 /// Milliseconds since boot, suspension included.
 fn mono_ms() -> u64 {
+    boot_us() / 1000
+}
+
+/// Microseconds since boot, suspension included.
+pub fn boot_us() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec that lives through the call; CLOCK_BOOTTIME exists since Linux 2.6.39.
     let result = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut time) };
     assert_eq!(result, 0, "CLOCK_BOOTTIME can always be read");
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let millis = u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000_000;
-    seconds * 1000 + millis
+    let micros = u64::try_from(time.tv_nsec).unwrap_or(0) / 1000;
+    seconds * 1_000_000 + micros
 }
 
 #[cfg(test)]

@@ -96,6 +96,12 @@ impl LogStore {
         Stored { committed: tail.committed, purged: tail.purged, last: tail.last }
     }
 
+    /// Whether this node has taken another one for its leader, and so promised to elect nobody for a while.
+    pub fn has_followed(&self, me: u64) -> bool {
+        let vote = self.shared.tail.lock().vote;
+        vote.is_some_and(|vote| vote.committed && vote.leader_id.voted_for != me)
+    }
+
     /// Follows the index behind the last durable entry.
     pub fn durable(&self) -> watch::Receiver<u64> {
         self.shared.durable.subscribe()

@@ -33,20 +33,22 @@ pub mod entry;
 pub mod fatal;
 pub mod identity;
 pub mod in_flight;
+pub mod lease;
 pub mod log_store;
 pub mod meters;
 pub mod peers;
 pub mod raft_types;
 pub mod recovery;
-pub mod retention;
 pub mod sequencer;
 pub mod snapshot;
 pub mod start;
 pub mod tail;
+pub mod transfer;
 
 use apply::{Replica, Wake};
 use fatal::Fatal;
 use identity::{Identity, IdentityError};
+use lease::Lease;
 use log_store::LogStore;
 use meters::Meters;
 use peers::Peers;
@@ -116,6 +118,8 @@ pub struct LogOptions {
     pub leader: LeaderSettings,
     /// How long a proposal may take before its fate is called unknown (at most a client's request timeout, 30 s).
     pub proposal_timeout: Duration,
+    /// How long open transactions may take to end before leadership moves as planned.
+    pub transfer_drain: Duration,
     /// Bytes of entries kept in memory.
     pub tail_cache_bytes_max: usize,
     /// Size of a log file.
@@ -126,8 +130,6 @@ pub struct LogOptions {
     pub checkpoint_log_bytes: u64,
     /// Time between checkpoints.
     pub checkpoint_every: Duration,
-    /// How often retention is looked at (`log.retention.check.interval.ms`).
-    pub retention_check_every: Duration,
     /// Threads of Raft's runtime, at least 3.
     pub raft_threads: usize,
     /// Shows how far the replay is, while [`Log::open`] has not returned yet.
@@ -144,13 +146,13 @@ impl LogOptions {
             listener: None,
             seeds: Vec::new(),
             leader,
-            proposal_timeout: Duration::from_secs(30),
+            proposal_timeout: Duration::from_secs(20),
+            transfer_drain: Duration::from_secs(1),
             tail_cache_bytes_max: 64 << 20,
             log_file_bytes_max: if cfg!(test) { 4 << 20 } else { 256 << 20 },
             log_prefill_bytes: if cfg!(test) { 1 << 20 } else { 8 << 20 },
             checkpoint_log_bytes: 1 << 30,
             checkpoint_every: Duration::from_secs(60),
-            retention_check_every: Duration::from_secs(300),
             raft_threads: 3,
             progress: Arc::default(),
         }
@@ -221,9 +223,10 @@ struct Node {
     checkpoints: Arc<Checkpoints>,
     peers: Arc<Peers>,
     raft: Raft,
-    _runtime: RaftRuntime,
+    runtime: RaftRuntime,
     fatal: Fatal,
     meters: Arc<Meters>,
+    transfer_drain: Duration,
     /// The wal's counts at the last scrape.
     scraped: Mutex<WalStats>,
 }
@@ -292,19 +295,21 @@ impl Log {
         let replica = recovery::replay(&store, segments, checkpoint.as_ref(), &options.progress)?;
         let checkpoints = Arc::new(Checkpoints::new(replica.clone(), store.durable(), checkpoint));
         let leader = Leader::new(options.leader);
-        let sequencer = Sequencer::new(replica.clone(), leader, meters.clone(), options.proposal_timeout);
-        let peers = Peers::new(identity.clone(), entry, options.seeds);
+        let lease = Arc::new(Lease::new(identity.node_id, store.has_followed(identity.node_id)));
+        let timeout = options.proposal_timeout;
+        let sequencer = Sequencer::new(replica.clone(), leader, lease.clone(), meters.clone(), timeout);
+        let peers = Peers::new(identity.clone(), entry, options.seeds, lease.clone());
         let parts = start::Parts {
             store: store.clone(),
             replica: replica.clone(),
             sequencer: sequencer.clone(),
+            lease,
             checkpoints: checkpoints.clone(),
             peers: peers.clone(),
             fatal: fatal.clone(),
             wake,
         };
         let times = start::CheckpointTimes { log_bytes: options.checkpoint_log_bytes, every: options.checkpoint_every };
-        runtime.spawn(retention::run(replica.clone(), sequencer.clone(), options.retention_check_every));
         let raft = start::on(runtime, start::raft(parts, listener, times))?;
         let scraped = Mutex::default();
         Ok(Node {
@@ -316,9 +321,10 @@ impl Log {
             checkpoints,
             peers,
             raft,
-            _runtime: raft_runtime,
+            runtime: raft_runtime,
             fatal,
             meters,
+            transfer_drain: options.transfer_drain,
             scraped,
         })
     }
@@ -326,7 +332,17 @@ impl Log {
     /// Hands a request to the leader, in the order of the calls. The answer arrives through the receiver;
     /// a dropped sender means that the node is stopping: close the connection.
     pub fn submit(&self, caller: Arc<Caller>, request: Request) -> tokio::sync::oneshot::Receiver<Response> {
-        self.node.sequencer.submit(&caller, request)
+        self.node.sequencer.submit(&caller, request, None)
+    }
+
+    /// The same; what it proposes may take as long as `within`, if that is less than any proposal may take.
+    pub fn submit_within(
+        &self,
+        caller: Arc<Caller>,
+        request: Request,
+        within: Duration,
+    ) -> tokio::sync::oneshot::Receiver<Response> {
+        self.node.sequencer.submit(&caller, request, Some(within))
     }
 
     /// Waits until the sequencer admits more (in-flight bytes and unwritten segments are within their bounds).
@@ -344,6 +360,12 @@ impl Log {
         self.node.sequencer.serving()
     }
 
+    /// The same, and only while no other node can have been elected: whatever was read before this call, under that term,
+    /// was the newest there was. For answers that name the newest state, as ListOffsets.
+    pub fn leased(&self) -> Option<Term> {
+        self.node.sequencer.leased()
+    }
+
     /// How the log stands.
     pub fn status(&self) -> LogStatus {
         let applied = self.node.replica.read().applied().map(|(index, _)| index);
@@ -353,7 +375,8 @@ impl Log {
         LogStatus {
             node_id: self.node.me.node_id,
             term: Term(metrics.current_term),
-            leader: metrics.current_leader,
+            // One without a quorum leads nobody; those who have one may have elected another.
+            leader: metrics.current_leader.filter(|id| *id != self.node.me.node_id || !self.node.sequencer.is_alone()),
             serving: self.node.sequencer.serving().is_some(),
             committed: metrics.local_committed.map(|id| LogIndex(id.index())),
             applied,

@@ -9,22 +9,23 @@
 //!   believes in flight.
 //! - A proposal carries the term it was decided in; its end is told only to the leader of that same term.
 //! - A proposal's deadline passes → its fate is unknown, and it stays counted until it ends or the term does.
+//! - What may be answered is looked at after the decision: [`answers`]. [`timing`]: deadlines. [`parting`]: a planned transfer.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::IntoFuture;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use openraft::ReadPolicy;
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::apply::{Replica, StateMachine};
 use super::clock;
 use super::fatal::WholeOrDead;
 use super::in_flight::{Completion, Completions, Fate, InFlight};
+use super::lease::{Lease, Sent};
 use super::meters::Meters;
 use super::raft_types::{Completer, Proposal, TypeConfig};
 use crate::config::limits::{ENTRY_BYTES_MAX, ENTRY_METADATA_BYTES_MAX, REQUESTS_WAITING_MAX};
@@ -32,13 +33,17 @@ use crate::leader::request::{Caller, Request, Response, Token};
 use crate::leader::{Action, Leader, LeaderStats, Ticket};
 use crate::state::Machine;
 use crate::state::command::Entry;
-use crate::types::{Now, PartitionFacts, Refusal, Term};
+use crate::types::{Now, Refusal, Term};
+
+mod answers;
+mod parting;
+mod timing;
+
+use answers::{Held, Waiting};
+use timing::Deadlines;
 
 /// A running Raft node of ours.
 pub type Raft = openraft::Raft<TypeConfig, StateMachine>;
-
-/// The longest sleep of the timer: its clock does not count suspension, the deadlines do.
-const TIMER_MS_MAX: u64 = 500;
 
 /// What raft and its runtime are reached by, once they run.
 struct Running {
@@ -53,14 +58,15 @@ pub struct Sequencer {
     completions: Arc<Completions>,
     in_flight: Arc<InFlight>,
     running: OnceLock<Running>,
-    /// This node is the cluster's only voter: nobody can depose it, so its leadership needs no confirmation.
-    sole_voter: AtomicBool,
-    /// The term served, 0 if none (a leader's term is at least 1). Written under the mutex, read without.
+    lease: Arc<Lease>,
+    /// The term served, 0 if none (a leader's term is at least 1), or while no quorum answers. Written under the mutex, read without.
     serving: AtomicU64,
+    /// No quorum has answered for long.
+    alone: AtomicBool,
     /// When the timer will look next, so that only an earlier deadline rings it.
     armed_ms: AtomicU64,
     meters: Arc<Meters>,
-    /// How long a proposal may take.
+    /// How long a proposal may take, where its request does not say less.
     proposal_timeout: Duration,
 }
 
@@ -70,33 +76,56 @@ struct State {
     leading: Option<Term>,
     /// The term the leader was started for.
     term: Option<Term>,
+    /// When it was.
+    began: Sent,
+    /// No quorum has answered for long: nothing is decided.
+    lost: bool,
     next_token: u64,
-    /// Requests without an answer, at most [`REQUESTS_WAITING_MAX`].
+    /// Requests without an answer; with those held and parked at most [`REQUESTS_WAITING_MAX`].
     waiting: BTreeMap<Token, Waiting>,
+    /// Answers that wait for a lease, in order.
+    held: VecDeque<Held>,
+    /// A heartbeat was asked for, for them.
+    asked: bool,
+    /// How the current event's request limits its proposals.
+    within: Option<Duration>,
     /// Proposals of this term that have not ended; true once their fate was called unknown.
     proposals: BTreeMap<Ticket, bool>,
-    /// Deadlines of them, ascending: all get the same time.
-    deadlines: VecDeque<(u64, Ticket)>,
+    deadlines: Deadlines,
+    /// Rung when no transaction is open any more, for a planned transfer.
+    draining: Option<Arc<Notify>>,
+    /// Leadership is about to move: nothing more is decided, whoever asks is parked.
+    handing_over: bool,
+    /// Who is told to ask elsewhere once it has.
+    parked: Vec<Waiting>,
     stopping: bool,
-}
-
-struct Waiting {
-    sender: oneshot::Sender<Response>,
-    /// For EndTxn: when it came, and whether it commits.
-    end_txn: Option<(Instant, bool)>,
 }
 
 impl Sequencer {
     /// A sequencer that serves nothing until raft runs and leads.
-    pub fn new(replica: Arc<Replica>, leader: Leader, meters: Arc<Meters>, proposal_timeout: Duration) -> Arc<Self> {
+    pub fn new(
+        replica: Arc<Replica>,
+        leader: Leader,
+        lease: Arc<Lease>,
+        meters: Arc<Meters>,
+        proposal_timeout: Duration,
+    ) -> Arc<Self> {
         let state = State {
             leader,
             leading: None,
             term: None,
+            began: Sent::now(),
+            lost: false,
             next_token: 0,
             waiting: BTreeMap::new(),
+            held: VecDeque::new(),
+            asked: false,
+            within: None,
             proposals: BTreeMap::new(),
-            deadlines: VecDeque::new(),
+            deadlines: Deadlines::new(),
+            draining: None,
+            handing_over: false,
+            parked: Vec::new(),
             stopping: false,
         };
         Arc::new(Self {
@@ -105,8 +134,9 @@ impl Sequencer {
             completions: Arc::default(),
             in_flight: Arc::default(),
             running: OnceLock::new(),
-            sole_voter: AtomicBool::new(false),
+            lease,
             serving: AtomicU64::new(0),
+            alone: AtomicBool::new(false),
             armed_ms: AtomicU64::new(0),
             meters,
             proposal_timeout,
@@ -122,7 +152,13 @@ impl Sequencer {
     // === Events ===
 
     /// A request: decided now, answered through the receiver. A dropped sender means: close the connection.
-    pub fn submit(self: &Arc<Self>, caller: &Caller, request: Request) -> oneshot::Receiver<Response> {
+    /// What it proposes has as long as `within`, at most as long as any proposal.
+    pub fn submit(
+        self: &Arc<Self>,
+        caller: &Caller,
+        request: Request,
+        within: Option<Duration>,
+    ) -> oneshot::Receiver<Response> {
         let (sender, receiver) = oneshot::channel();
         let end_txn = match &request {
             Request::EndTxn(end) => Some((Instant::now(), end.commit)),
@@ -132,9 +168,20 @@ impl Sequencer {
         if state.stopping {
             return receiver;
         }
-        if state.waiting.len() >= REQUESTS_WAITING_MAX {
+        if state.waiting.len() + state.held.len() + state.parked.len() >= REQUESTS_WAITING_MAX {
             let _ = sender.send(Response::Refused(Refusal::Overloaded));
             return receiver;
+        }
+        if state.handing_over {
+            state.parked.push(Waiting { sender, end_txn });
+            return receiver;
+        }
+        if state.lost {
+            self.follow_quorum(&mut state);
+            if state.lost {
+                let _ = sender.send(Response::Refused(Refusal::NotLeader));
+                return receiver;
+            }
         }
         // Waiting for space may take for ever, so the client is told; what is read or frees space goes on.
         if takes_space(&request) && self.replica.segments().is_out_of_space() {
@@ -144,16 +191,9 @@ impl Sequencer {
         let token = Token(state.next_token);
         state.next_token += 1;
         state.waiting.insert(token, Waiting { sender, end_txn });
+        state.within = within;
         self.event(&mut state, |leader, machine, now| leader.handle(machine, now, caller, token, request));
         receiver
-    }
-
-    /// Lets the leader, if this node is it, remove what retention no longer keeps of these partitions.
-    pub fn retain(self: &Arc<Self>, facts: &[PartitionFacts]) {
-        let mut state = self.state.lock();
-        if !state.stopping {
-            self.event(&mut state, |leader, machine, now| leader.retain(machine, now, facts));
-        }
     }
 
     /// Entries were applied, and the machine's lock released.
@@ -162,9 +202,12 @@ impl Sequencer {
         self.event(&mut state, |_, _, _| Vec::new());
     }
 
-    /// What raft says about leadership: the term led, and whether nobody else could vote.
-    pub fn leadership(self: &Arc<Self>, leading: Option<Term>, sole_voter: bool) {
-        self.sole_voter.store(sole_voter, Ordering::Relaxed);
+    /// What raft says about leadership: the term led, and who votes (two sets while that changes).
+    pub fn leadership(self: &Arc<Self>, leading: Option<Term>, voters: Vec<BTreeSet<u64>>) {
+        self.lease.set_voters(voters);
+        if let Some(term) = leading {
+            self.lease.lead(term);
+        }
         let mut state = self.state.lock();
         if state.leading == leading {
             return;
@@ -181,11 +224,19 @@ impl Sequencer {
         let _whole = WholeOrDead;
         let machine = self.replica.read();
         let now = clock::now();
+        let within = state.within.take();
         self.tell_ends(state, &machine, now);
         self.start_term_if_due(state, &machine, now);
+        // Only what this event itself proposes: above it were others' proposals.
+        state.within = within;
         let actions = decide(&mut state.leader, &machine, now);
         self.carry_out(state, &machine, now, actions);
+        state.within = None;
         drop(machine);
+        self.release(state, now);
+        if let Some(drained) = state.draining.as_ref().filter(|_| state.leader.is_drained()) {
+            drained.notify_one();
+        }
         self.rearm(state);
     }
 
@@ -213,7 +264,8 @@ impl Sequencer {
         }
         tracing::info!(term = leading.0, "this node leads and serves");
         state.term = Some(leading);
-        self.serving.store(leading.0, Ordering::Release);
+        (state.began, state.lost) = (Sent::now(), false);
+        self.show_serving(state);
         let actions = state.leader.start_term(machine, leading, now);
         self.carry_out(state, machine, now, actions);
     }
@@ -221,14 +273,20 @@ impl Sequencer {
     fn end_term(self: &Arc<Self>, state: &mut State) {
         let Some(term) = state.term.take() else { return };
         tracing::info!(term = term.0, "this node no longer leads");
-        self.serving.store(0, Ordering::Release);
+        self.show_serving(state);
         state.proposals.clear();
         state.deadlines.clear();
+        self.refuse_held(state);
+        if let Some(drained) = state.draining.take() {
+            drained.notify_one();
+        }
         let actions = state.leader.end_term();
         for action in actions {
             match action {
-                Action::Reply(token, response) => self.reply(state, token, response),
-                Action::ReplyConfirmed(token, _, refusal) => self.reply(state, token, Response::Refused(refusal)),
+                Action::Reply(token, response) | Action::ReplyApplied(token, response) => {
+                    self.send(state, token, response)
+                }
+                Action::ReplyConfirmed(token, _, refusal) => self.send(state, token, Response::Refused(refusal)),
                 Action::Propose(ticket, _) => tracing::error!(?ticket, "a leader without a term proposes nothing"),
             }
         }
@@ -244,26 +302,18 @@ impl Sequencer {
             let mut unsent = Vec::new();
             for action in actions {
                 match action {
-                    Action::Reply(token, response) => self.reply(state, token, response),
+                    Action::Reply(token, response) => self.reply(state, now, token, response),
+                    Action::ReplyApplied(token, response) => self.send(state, token, response),
                     Action::Propose(ticket, entry) => {
                         if !self.propose(state, now, ticket, entry) {
                             unsent.push(ticket);
                         }
                     }
-                    Action::ReplyConfirmed(token, response, refusal) => {
-                        self.reply_confirmed(state, token, response, refusal);
-                    }
+                    Action::ReplyConfirmed(token, response, _) => self.reply_confirmed(state, now, token, response),
                 }
             }
             // The next events, after all actions of this one.
             events.extend(unsent.into_iter().map(|ticket| state.leader.discarded(machine, now, ticket)));
-        }
-    }
-
-    fn reply(&self, state: &mut State, token: Token, response: Response) {
-        match state.waiting.remove(&token) {
-            Some(waiting) => waiting.answer(response, &self.meters),
-            None => tracing::error!(?token, "a request is answered once"),
         }
     }
 
@@ -276,9 +326,10 @@ impl Sequencer {
             return false;
         }
         let Some(share) = self.in_flight.enter(proposal.bytes()) else { return false };
-        let deadline_ms = now.mono_ms + self.proposal_timeout.as_millis() as u64;
+        let within = state.within.map_or(self.proposal_timeout, |within| within.min(self.proposal_timeout));
+        let deadline_ms = now.mono_ms + within.as_millis() as u64;
         state.proposals.insert(ticket, false);
-        state.deadlines.push_back((deadline_ms, ticket));
+        state.deadlines.insert((deadline_ms, ticket));
         let completions = self.completions.clone();
         let completer = Completer::new(Box::new(move |result| {
             drop(share);
@@ -293,71 +344,24 @@ impl Sequencer {
         true
     }
 
-    /// Answers once a quorum has confirmed after now that this node leads the term of the decision.
-    fn reply_confirmed(self: &Arc<Self>, state: &mut State, token: Token, response: Response, refusal: Refusal) {
-        let (Some(running), Some(term)) = (self.running.get(), state.term) else {
-            return self.reply(state, token, Response::Refused(refusal));
-        };
-        if self.sole_voter.load(Ordering::Relaxed) {
-            return self.reply(state, token, response);
-        }
-        let Some(waiting) = state.waiting.remove(&token) else { return };
-        let (sequencer, raft) = (self.clone(), running.raft.clone());
-        running.runtime.spawn(async move {
-            let confirmed = raft.get_read_linearizer(ReadPolicy::ReadIndex);
-            let confirmed = tokio::time::timeout(sequencer.proposal_timeout, confirmed).await;
-            let led = matches!(confirmed, Ok(Ok(_))) && sequencer.serving() == Some(term);
-            let response = if led { response } else { Response::Refused(refusal) };
-            waiting.answer(response, &sequencer.meters);
-        });
-    }
-
-    // === Time ===
-
-    /// Runs deadlines and timeouts until the sequencer stops.
-    pub async fn run_timer(self: Arc<Self>) {
-        loop {
-            let Some(next_ms) = self.due() else { return };
-            let wait_ms = next_ms.saturating_sub(clock::now().mono_ms).clamp(1, TIMER_MS_MAX);
-            tokio::select! {
-                () = tokio::time::sleep(Duration::from_millis(wait_ms)) => {}
-                () = self.completions.stirred.notified() => {}
-            }
-        }
-    }
-
-    /// Does what is due; returns when something will be, None once stopped.
-    fn due(self: &Arc<Self>) -> Option<u64> {
-        let mut state = self.state.lock();
-        if state.stopping && state.term.is_none() {
-            return None;
-        }
-        self.armed_ms.store(0, Ordering::Relaxed);
-        while let Some(ticket) = expired(&mut state, clock::now().mono_ms) {
-            self.event(&mut state, |leader, machine, now| leader.fate_unknown(machine, now, ticket));
-        }
-        let now_ms = clock::now().mono_ms;
-        if state.leader.next_deadline_ms().is_some_and(|deadline| deadline <= now_ms) {
-            self.event(&mut state, |leader, machine, now| leader.handle_timeout(machine, now));
-        } else {
-            self.event(&mut state, |_, _, _| Vec::new());
-        }
-        let next_ms = next_deadline(&state).unwrap_or(u64::MAX);
-        self.armed_ms.store(next_ms, Ordering::Relaxed);
-        Some(next_ms)
-    }
-
-    /// Rings the timer if a deadline came in front of the one it sleeps for.
-    fn rearm(&self, state: &State) {
-        if let Some(next_ms) = next_deadline(state)
-            && next_ms < self.armed_ms.load(Ordering::Relaxed)
-        {
-            self.armed_ms.store(next_ms, Ordering::Relaxed);
-            self.completions.stirred.notify_one();
-        }
-    }
-
     // === What others ask ===
+
+    fn show_serving(&self, state: &State) {
+        let served = state.term.filter(|_| !state.lost);
+        self.alone.store(state.term.is_some() && state.lost, Ordering::Relaxed);
+        self.serving.store(served.map_or(0, |term| term.0), Ordering::Release);
+    }
+
+    /// The term that this node serves, if nobody else can have been elected by now: what was read before, under that
+    /// term, was the newest there was.
+    pub fn leased(&self) -> Option<Term> {
+        self.serving().filter(|term| self.lease.is_valid(*term))
+    }
+
+    /// Whether this node leads by what raft knows, and no quorum has answered for long.
+    pub fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::Relaxed)
+    }
 
     /// The term that this node serves.
     pub fn serving(&self) -> Option<Term> {
@@ -405,18 +409,7 @@ impl Sequencer {
     }
 }
 
-impl Waiting {
-    fn answer(self, response: Response, meters: &Meters) {
-        // A refusal, answered at once, would make commits look fast.
-        if let (Some((came, commit)), Response::Ended(_)) = (self.end_txn, &response) {
-            meters.end_txn[usize::from(!commit)].record(came.elapsed());
-        }
-        // The receiver is gone where the client is.
-        let _ = self.sender.send(response);
-    }
-}
-
-/// Whether a request makes the log or the segments grow. Deleting topics or records or shortening retention helps a full disk,
+/// Whether a request makes the log or the segments grow. Deleting a topic or shortening its retention helps a full disk,
 /// and group members must be kept alive.
 fn takes_space(request: &Request) -> bool {
     match request {
@@ -434,33 +427,8 @@ fn takes_space(request: &Request) -> bool {
         | Request::LeaveGroup(_)
         | Request::OffsetFetch(_)
         | Request::DeleteTopics(_)
-        | Request::DeleteRecords(_)
         | Request::AlterConfigs(_) => false,
     }
-}
-
-/// The next proposal whose deadline has passed, marked as of unknown fate.
-fn expired(state: &mut State, now_ms: u64) -> Option<Ticket> {
-    while let Some((deadline_ms, ticket)) = state.deadlines.front().copied() {
-        match state.proposals.get_mut(&ticket) {
-            Some(unknown) if deadline_ms <= now_ms => {
-                *unknown = true;
-                state.deadlines.pop_front();
-                return Some(ticket);
-            }
-            Some(_) => return None,
-            // It ended in time.
-            None => {
-                state.deadlines.pop_front();
-            }
-        }
-    }
-    None
-}
-
-fn next_deadline(state: &State) -> Option<u64> {
-    let proposal = state.deadlines.front().map(|(deadline_ms, _)| *deadline_ms);
-    [proposal, state.leader.next_deadline_ms()].into_iter().flatten().min()
 }
 
 #[cfg(test)]

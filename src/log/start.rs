@@ -15,6 +15,8 @@ use super::bootstrap::{self, Seeker};
 use super::entry::Node;
 use super::fatal::Fatal;
 use super::identity::{Identity, Role};
+use super::lease::witness::Witnessed;
+use super::lease::{Lease, PROMISE_MS};
 use super::log_store::LogStore;
 use super::peers::client::Network;
 use super::peers::{Peers, server};
@@ -42,6 +44,8 @@ pub struct Parts {
     pub replica: Arc<Replica>,
     /// Who proposes and answers.
     pub sequencer: Arc<Sequencer>,
+    /// Until when nobody else can lead.
+    pub lease: Arc<Lease>,
     /// Checkpoints.
     pub checkpoints: Arc<Checkpoints>,
     /// The way to other nodes.
@@ -67,7 +71,7 @@ fn config(cluster: &str) -> Config {
         cluster_name: cluster.to_owned(),
         heartbeat_interval: 80,
         election_timeout_min: 400,
-        election_timeout_max: 800,
+        election_timeout_max: PROMISE_MS,
         max_payload_entries: RAFT_PAYLOAD_ENTRIES_MAX,
         api_channel_size: Some(RAFT_CHANNEL),
         // We take checkpoints and purge ourselves; by default a snapshot purges at once.
@@ -76,6 +80,8 @@ fn config(cluster: &str) -> Config {
         // A restarted leader gets a new term: its soft state is gone.
         enable_leader_restore: Some(false),
         enable_pre_vote: Some(true),
+        // Not before this process may vote ([`allow_elections`]).
+        enable_elect: false,
         ..Config::default()
     }
 }
@@ -152,12 +158,13 @@ pub async fn raft(parts: Parts, listener: Option<TcpListener>, times: Checkpoint
         wake: parts.wake,
     };
     let failed = |error: &dyn std::fmt::Display| LogError::Raft(error.to_string());
-    let network = Network(parts.peers.clone());
+    let network = Witnessed::new(Network(parts.peers.clone()), parts.lease.clone());
     let raft =
         Raft::new(id, Arc::new(config), network, parts.store.clone(), machine).await.map_err(|error| failed(&error))?;
     parts.sequencer.start(raft.clone(), tokio::runtime::Handle::current());
-    tokio::spawn(follow_leadership(raft.clone(), id, parts.sequencer.clone(), parts.fatal.clone()));
+    tokio::spawn(follow_leadership(raft.clone(), parts.sequencer.clone(), parts.fatal.clone()));
     tokio::spawn(parts.sequencer.clone().run_timer());
+    tokio::spawn(allow_elections(raft.clone(), parts.lease));
     tokio::spawn(keep_house(raft.clone(), parts.store, parts.replica, parts.checkpoints, parts.fatal, times));
     parts.peers.start(raft.clone());
     if let Some(listener) = listener {
@@ -185,16 +192,24 @@ pub async fn raft(parts: Parts, listener: Option<TcpListener>, times: Checkpoint
     Ok(raft)
 }
 
+/// Lets the node stand for election once no promise of the process before can hold any more.
+async fn allow_elections(raft: Raft, lease: Arc<Lease>) {
+    while !lease.may_vote() {
+        tokio::time::sleep(Duration::from_millis(lease.votes_in_ms().max(1))).await;
+    }
+    raft.runtime_config().elect(true);
+}
+
 /// Tells the sequencer who leads, until raft ends. The channel moves with votes and members only, not with every commit.
-async fn follow_leadership(raft: Raft, id: u64, sequencer: Arc<Sequencer>, fatal: Fatal) {
+async fn follow_leadership(raft: Raft, sequencer: Arc<Sequencer>, fatal: Fatal) {
     let mut metrics = raft.server_metrics();
     loop {
-        let (leading, sole_voter) = {
+        let (leading, voters) = {
             let now = metrics.borrow_watched();
             let leading = (now.state == ServerState::Leader).then(|| Term(now.vote.leader_id.term));
-            (leading, now.membership_config.voter_ids().eq([id]))
+            (leading, now.membership_config.membership().get_joint_config().clone())
         };
-        sequencer.leadership(leading, sole_voter);
+        sequencer.leadership(leading, voters);
         if metrics.changed().await.is_err() {
             break;
         }
@@ -203,7 +218,7 @@ async fn follow_leadership(raft: Raft, id: u64, sequencer: Arc<Sequencer>, fatal
         Ok(()) | Err(openraft::errors::Fatal::Stopped) => {}
         Err(error) => fatal.report(format!("raft failed: {error}")),
     }
-    sequencer.leadership(None, false);
+    sequencer.leadership(None, Vec::new());
 }
 
 /// Watches the segment writer and takes checkpoints when they are due.

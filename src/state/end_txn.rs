@@ -20,7 +20,7 @@ impl Machine {
         effects: &mut Effects,
     ) -> Result<ProducerIdAndEpoch, Refusal> {
         let known = self.transactions.current(&commit.transactional_id, commit.producer)?;
-        if !is_open(at, known, commit.fence) {
+        if !self.is_open(at, &commit.transactional_id, known, commit.fence) {
             return Err(Refusal::TransactionLost);
         }
         // An `Arc`: freeing the chunks does not take them from under this commit.
@@ -58,6 +58,16 @@ impl Machine {
             self.producers.skip_unknown(at.now_ms, abort.producer);
         }
         Ok(self.end(at, &abort.transactional_id, abort.producer, TxnResult::Abort, abort.bump))
+    }
+
+    /// Whether the entry belongs to the transaction that is open. A stage of an earlier term is lost (§2), so its marker
+    /// must be of this one, or its id clean; the leader dooms such a stage before it proposes, this is the second look.
+    fn is_open(&self, at: At, id: &str, known: &TransactionalId, fence: TxnFence) -> bool {
+        match (fence, known.open_begin) {
+            (TxnFence::Begin(index), Some(open)) => open.index == index && open.term == at.term,
+            (TxnFence::Epoch, None) => self.transactions.is_clean(id, known, at.term),
+            (TxnFence::Begin(_), None) | (TxnFence::Epoch, Some(_)) => false,
+        }
     }
 
     /// The chunks that a commit names, which must be exactly those that were applied.
@@ -123,15 +133,5 @@ impl Machine {
         self.transactions.by_producer_id.insert(next.producer_id, transactional_id.to_owned());
         self.transactions.free_chunks_of(transactional_id);
         next
-    }
-}
-
-/// Whether the entry belongs to the transaction that is open. A stage of an earlier term is lost (§2), so its marker or its
-/// clean term must be of this one; the leader dooms such a stage before it proposes, this is the second look.
-fn is_open(at: At, known: &TransactionalId, fence: TxnFence) -> bool {
-    match (fence, known.open_begin) {
-        (TxnFence::Begin(index), Some(open)) => open.index == index && open.term == at.term,
-        (TxnFence::Epoch, None) => known.clean_term == at.term,
-        (TxnFence::Begin(_), None) | (TxnFence::Epoch, Some(_)) => false,
     }
 }

@@ -15,13 +15,13 @@ pub mod configs;
 mod end_txn;
 mod expiry;
 pub mod group_offsets;
+pub mod handover;
 pub mod partitions;
 mod produce;
 pub mod producers;
 pub mod snapshot;
 pub mod topics;
 pub mod transactions;
-mod trim;
 
 #[cfg(test)]
 mod tests;
@@ -62,7 +62,7 @@ impl Machine {
     pub fn apply(&mut self, index: LogIndex, term: Term, entry: &Entry) -> (Effects, Outcome) {
         self.advance(index, term);
         let at = At { index, term, now_ms: entry.now_ms };
-        let mut effects = Effects { now_ms: entry.now_ms, ..Effects::default() };
+        let mut effects = Effects::default();
         let outcome = match &entry.command {
             Command::Produce(batches) => self.apply_produce(at, batches, &mut effects),
             Command::OffsetCommit(commit) => {
@@ -89,7 +89,10 @@ impl Machine {
                 self.transactions.apply_drop_stages(stages);
                 Outcome::Done
             }
-            Command::TrimPartitions(trims) => self.apply_trim(trims, &mut effects),
+            Command::HandOver(list) => {
+                self.transactions.apply_hand_over(at, list);
+                Outcome::Done
+            }
         };
         (effects, outcome)
     }

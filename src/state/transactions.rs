@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::At;
 use super::command::{Batch, InitProducerId, TxnBegin, TxnChunk};
+use super::handover::Handed;
 use super::producers::Producers;
 use crate::types::{LogIndex, ProducerIdAndEpoch, Refusal, Term};
 
@@ -69,7 +70,7 @@ pub struct TransactionalId {
     pub last_end: Option<LastEnd>,
     /// The open marker of a TV1 transaction.
     pub open_begin: Option<OpenBegin>,
-    /// Term of the last InitProducerId or EndTxn entry; another term's stage is lost.
+    /// Term of the last InitProducerId or EndTxn entry; another term's stage is lost (but see [`super::handover`]).
     pub clean_term: Term,
     /// Wall clock of the last entry about it, for expiry.
     pub last_used_ms: i64,
@@ -98,6 +99,8 @@ pub struct Transactions {
     pub(super) by_producer_id: imbl::OrdMap<i64, String>,
     /// Chunks by stage id.
     pub(super) chunks: imbl::OrdMap<LogIndex, Arc<StageChunks>>,
+    /// What the last planned transfer left.
+    pub(super) handed: Handed,
     #[serde(skip)]
     pub(super) epoch_max: EpochMax,
 }

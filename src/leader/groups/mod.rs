@@ -69,9 +69,9 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Answers a request. Group answers need confirmed leadership (transactions.md §2).
+    /// Answers a request.
     pub(super) fn reply(&mut self, token: Token, response: Response) {
-        self.out.push(Action::ReplyConfirmed(token, response, Refusal::NotLeader));
+        self.out.push(Action::Reply(token, response));
     }
 
     /// Refuses a request.
@@ -117,11 +117,11 @@ impl Groups {
     pub fn join(&mut self, now: Now, caller: &Caller, token: Token, request: JoinGroup, out: &mut Vec<Action>) {
         let id = Arc::clone(&request.member.group);
         if let Err(refusal) = self.admit(now, &request) {
-            return out.push(Action::ReplyConfirmed(token, Response::Refused(refusal), Refusal::NotLeader));
+            return out.push(Action::Reply(token, Response::Refused(refusal)));
         }
         let joined = self.with(now, &id, out, |group, cx| join::join(group, caller, token, request, cx));
         if joined.is_none() {
-            out.push(Action::ReplyConfirmed(token, Response::Refused(Refusal::UnknownMemberId), Refusal::NotLeader));
+            out.push(Action::Reply(token, Response::Refused(Refusal::UnknownMemberId)));
         }
     }
 
@@ -225,7 +225,7 @@ impl Groups {
         } else {
             Refusal::UnknownMemberId
         };
-        out.push(Action::ReplyConfirmed(token, Response::Refused(refusal), Refusal::NotLeader));
+        out.push(Action::Reply(token, Response::Refused(refusal)));
     }
 
     /// LeaveGroup, per member.

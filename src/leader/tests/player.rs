@@ -6,7 +6,7 @@
 //!   txnoffsets ID PID/EPOCH GROUP a-0=OFFSET … [member=M gen=N]                         end ID PID/EPOCH commit|abort
 //!   commit GROUP a-0=OFFSET … [member=M gen=N]      fetch GROUP [a-0 …] [stable]
 //!   join GROUP MEMBER|-    sync GROUP GENERATION MEMBER [MEMBER=a-0,a-1 …]    leave GROUP MEMBER
-//!   create NAME PARTITIONS    delete NAME    trim a-0=OFFSET …
+//!   create NAME PARTITIONS    delete NAME
 //! The log: `apply` the oldest proposal (`apply all`: until none is left), `discard` it, `unknown`: its deadline passes.
 //! The world: `restart`: the node leads a new term, proposals not applied are lost; `deposed`: it leads no more; `loading`: a
 //!   new leader whose first entry is not applied yet;
@@ -42,8 +42,6 @@ pub fn settings() -> LeaderSettings {
         producer_id_expiration_ms: 86_400_000,
         transactional_id_expiration_ms: 604_800_000,
         offsets_retention_ms: 604_800_000,
-        log_retention_ms: 604_800_000,
-        log_retention_bytes: -1,
     }
 }
 
@@ -238,7 +236,7 @@ impl Player {
         };
         let (token, actions) = self.submit(&caller, request);
         let answered = actions.iter().any(|action| match action {
-            Action::Reply(to, _) | Action::ReplyConfirmed(to, _, _) => *to == token,
+            Action::Reply(to, _) | Action::ReplyApplied(to, _) | Action::ReplyConfirmed(to, _, _) => *to == token,
             Action::Propose(..) => false,
         });
         let mut out = self.carry_out(actions);
@@ -252,7 +250,9 @@ impl Player {
         let mut out = String::new();
         for action in actions {
             let _ = match action {
-                Action::Reply(token, response) => writeln!(out, "#{} <- {}", token.0, self.told(&response)),
+                Action::Reply(token, response) | Action::ReplyApplied(token, response) => {
+                    writeln!(out, "#{} <- {}", token.0, self.told(&response))
+                }
                 Action::ReplyConfirmed(token, response, Refusal::NotLeader) => {
                     writeln!(out, "#{} <- {} (confirmed)", token.0, self.told(&response))
                 }

@@ -283,7 +283,10 @@ impl World {
         self.player.keep(&actions);
         let mut again = Vec::new();
         for action in actions {
-            let (Action::Reply(token, response) | Action::ReplyConfirmed(token, response, _)) = action else {
+            let (Action::Reply(token, response)
+            | Action::ReplyApplied(token, response)
+            | Action::ReplyConfirmed(token, response, _)) = action
+            else {
                 continue;
             };
             for (number, client) in self.clients.iter_mut().enumerate() {

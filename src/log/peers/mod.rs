@@ -28,6 +28,7 @@ use parking_lot::Mutex;
 
 use super::entry::Node;
 use super::identity::Identity;
+use super::lease::Lease;
 use super::raft_types::RaftMetrics;
 use super::sequencer::Raft;
 use crate::types::{LogIndex, Term};
@@ -53,6 +54,8 @@ pub struct Peers {
     /// Tells this process from another one with the same id.
     process: [u8; 16],
     raft: OnceLock<Raft>,
+    /// Says when a vote may be given.
+    lease: Arc<Lease>,
     /// Who follows closely, as the leader of that term said last.
     told: Mutex<(Term, Vec<u64>)>,
     meters: Meters,
@@ -76,7 +79,7 @@ pub struct Progress {
 
 impl Peers {
     /// The connections of `me`, a node of the cluster in `identity`.
-    pub fn new(identity: Identity, me: Node, mut seeds: Vec<String>) -> Arc<Self> {
+    pub fn new(identity: Identity, me: Node, mut seeds: Vec<String>, lease: Arc<Lease>) -> Arc<Self> {
         seeds.sort();
         let meters = Meters {
             received: metrics::counter!("redpanda_rpc_received_bytes", "redpanda_server" => "internal"),
@@ -85,7 +88,7 @@ impl Peers {
             connections: AtomicI64::new(0),
         };
         let process = uuid::Uuid::new_v4().into_bytes();
-        Arc::new(Self { identity, me, seeds, process, raft: OnceLock::new(), told: Mutex::default(), meters })
+        Arc::new(Self { identity, me, seeds, process, raft: OnceLock::new(), lease, told: Mutex::default(), meters })
     }
 
     /// Raft runs from now on: appends and votes are answered. Called once.
@@ -179,3 +182,6 @@ impl Drop for Counted {
         self.0.meters.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -203,6 +203,10 @@ async fn answer(peers: &Arc<Peers>, ask: Ask, attached: Bytes) -> (Answer, Optio
         return (answer, None);
     };
     let answer = match ask {
+        // openraft forgets over a restart what it promised the leader before it. One who was asked by the leader may ask.
+        Ask::Vote(ballot) | Ask::PreVote(ballot) if !ballot.transfer && !peers.lease.may_vote() => {
+            Answer::No("this node has just been started, and may have promised not to vote".to_owned())
+        }
         Ask::Vote(ballot) => vote(raft, ballot, false).await,
         Ask::PreVote(ballot) => vote(raft, ballot, true).await,
         Ask::TransferLeader { from, to, last } => match raft_types::decode_vote(&from) {

@@ -4,7 +4,7 @@ use openraft::errors::{ClientWriteError, ForwardToLeader};
 
 use super::*;
 use crate::disk::faulty::FaultyDisk;
-use crate::leader::request::{MemberRef, OffsetFetch};
+use crate::leader::request::{EndTxn, MemberRef, OffsetFetch};
 use crate::log::tests::gate::GateDisk;
 use crate::log::tests::{TestNode, acked, answer, caller, is_ack, produce, start};
 
@@ -21,6 +21,10 @@ async fn with_a_proposal_in_flight(seed: u64) -> (TestNode, GateDisk, oneshot::R
         (ticket, state.term.expect("it serves"))
     };
     (node, gate, waiting, ticket, term)
+}
+
+fn alone() -> Vec<BTreeSet<u64>> {
+    vec![[1].into()]
 }
 
 fn forward<T>() -> ForwardToLeader<T>
@@ -70,14 +74,14 @@ async fn the_end_of_another_terms_proposal_is_not_told() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn losing_the_term_answers_everyone_and_acknowledges_nothing() {
     let (node, gate, waiting, _, term) = with_a_proposal_in_flight(23).await;
-    node.sequencer().leadership(None, true);
+    node.sequencer().leadership(None, alone());
     let response = answer(waiting).await;
     assert!(!is_ack(&response), "{response:?}");
     assert_eq!(node.sequencer().serving(), None);
     assert!(!is_ack(&node.ask(produce(b"too late")).await));
     // Its entry was in raft's hands: it is applied, and the next term's requests follow it.
     gate.open();
-    node.sequencer().leadership(Some(term), true);
+    node.sequencer().leadership(Some(term), alone());
     assert_eq!(acked(node.ask(produce(b"next")).await), 1);
     node.log.shutdown().await;
 }
@@ -95,15 +99,82 @@ async fn a_proposal_decided_in_another_term_is_never_appended() {
     node.log.shutdown().await;
 }
 
+/// A node that believes two others vote too, from whom nothing was heard.
+async fn among_three(seed: u64) -> (TestNode, Term) {
+    let node = start(&(Arc::new(FaultyDisk::new(seed)) as Arc<dyn crate::disk::Disk>)).await;
+    node.create_topic().await;
+    let term = node.sequencer().serving().expect("it serves");
+    node.sequencer().lease.set_voters(vec![[1, 2, 3].into()]);
+    (node, term)
+}
+
+fn fetch() -> Request {
+    Request::OffsetFetch(OffsetFetch { group: "g".into(), partitions: None, require_stable: false })
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn among_several_voters_an_answer_waits_for_the_read_index() {
-    let node = start(&(Arc::new(FaultyDisk::new(25)) as Arc<dyn crate::disk::Disk>)).await;
-    let fetch = || Request::OffsetFetch(OffsetFetch { group: "g".into(), partitions: None, require_stable: false });
-    let alone = node.ask(fetch()).await;
-    assert!(matches!(alone, Some(Response::Offsets(_))), "{alone:?}");
-    // The only voter is a majority of itself, whatever the sequencer believes.
-    node.sequencer().sole_voter.store(false, Ordering::Relaxed);
-    assert_eq!(node.ask(fetch()).await, alone);
+async fn what_the_leader_knows_is_told_with_a_lease_only() {
+    let (node, term) = among_three(25).await;
+    assert_eq!(node.log.leased(), None);
+    let mut waiting = node.log.submit(caller(), fetch());
+    assert_eq!(acked(node.ask(produce(b"what was applied needs none")).await), 0);
+    assert!(waiting.try_recv().is_err());
+    node.sequencer().lease.accepted(term, 2, Sent::now());
+    assert!(matches!(answer(waiting).await, Some(Response::Offsets(_))));
+    assert_eq!(node.log.leased(), Some(term));
+    assert!(matches!(node.ask(fetch()).await, Some(Response::Offsets(_))), "at once, as long as it lasts");
+    node.log.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_without_an_entry_waits_for_a_quorum_of_its_own() {
+    let (node, term) = among_three(27).await;
+    node.sequencer().lease.accepted(term, 2, Sent::now());
+    let end = EndTxn {
+        version: 3,
+        transactional_id: "t".into(),
+        producer: crate::types::ProducerIdAndEpoch { producer_id: 7, epoch: 0 },
+        commit: true,
+    };
+    let mut waiting = node.log.submit(caller(), Request::EndTxn(end));
+    node.sequencer().completions.stirred.notify_one();
+    assert!(matches!(node.ask(fetch()).await, Some(Response::Offsets(_))), "the lease alone is not enough for an end");
+    assert!(waiting.try_recv().is_err());
+    node.sequencer().lease.accepted(term, 3, Sent::now());
+    let unknown = Response::Refused(Refusal::InvalidProducerIdMapping);
+    assert_eq!(answer(waiting).await, Some(unknown));
+    node.log.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_quorum_nobody_is_kept_waiting_or_served() {
+    let (node, gate, written, ..) = with_a_proposal_in_flight(28).await;
+    let term = node.sequencer().serving().expect("it serves");
+    node.sequencer().lease.set_voters(vec![[1, 2, 3].into()]);
+    let known = node.log.submit(caller(), fetch());
+    assert_eq!(answer(known).await, Some(Response::Refused(Refusal::NotLeader)));
+    let fate = Response::Produced(vec![Err(Refusal::FateUnknown)]);
+    assert_eq!(answer(written).await, Some(fate), "it may still be written");
+    assert_eq!(node.ask(fetch()).await, Some(Response::Refused(Refusal::NotLeader)));
+    assert_eq!((node.log.serving(), node.log.status().leader), (None, None));
+    // The quorum is back, in the same term: everything goes on.
+    gate.open();
+    node.sequencer().lease.accepted(term, 3, Sent::now());
+    assert!(matches!(node.ask(fetch()).await, Some(Response::Offsets(_))));
+    assert_eq!(node.log.status().leader, Some(1));
+    assert_eq!(acked(node.ask(produce(b"next")).await), 1);
+    node.log.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_may_give_its_entry_less_time() {
+    let (node, gate, mut other, ..) = with_a_proposal_in_flight(29).await;
+    let short = node.log.submit_within(caller(), produce(b"short"), Duration::from_millis(20));
+    let fate = Response::Produced(vec![Err(Refusal::FateUnknown)]);
+    assert_eq!(answer(short).await, Some(fate));
+    assert!(other.try_recv().is_err(), "the one before it has its own time");
+    gate.open();
+    assert_eq!(acked(answer(other).await), 0);
     node.log.shutdown().await;
 }
 

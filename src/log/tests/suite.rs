@@ -48,7 +48,8 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, Guard> for Builder {
         // The suite applies entries that no log holds.
         let (sender, durable) = watch::channel(u64::MAX);
         let checkpoints = Arc::new(Checkpoints::new(replica.clone(), durable, None));
-        let sequencer = Sequencer::new(replica.clone(), Leader::new(settings()), meters, Duration::from_secs(1));
+        let lease = Arc::new(crate::log::lease::Lease::new(1, false));
+        let sequencer = Sequencer::new(replica.clone(), Leader::new(settings()), lease, meters, Duration::from_secs(1));
         let machine = StateMachine { replica, sequencer, checkpoints, fatal, wake: Arc::new(|_| ()) };
         Ok((Guard { segments, store: store.clone(), _durable: sender }, store, machine))
     }

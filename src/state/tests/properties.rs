@@ -90,10 +90,14 @@ fn command() -> impl Strategy<Value = Command> {
             idle_since_ms: since,
         })
     });
+    let hand_over = (0..3i64, 0..3i16).prop_map(|(producer_id, epoch)| {
+        let open = vec![("t".to_owned(), ProducerIdAndEpoch { producer_id, epoch })];
+        Command::HandOver(HandOver { open })
+    });
     let drop = index().prop_map(|stage_id| Command::DropStages(vec![stage_id]));
     prop_oneof![
         6 => plain, 4 => init, 4 => begin, 3 => chunk, 8 => commit(), 3 => abort,
-        6 => create, 1 => delete, 3 => offsets, 1 => expire, 1 => drop
+        6 => create, 1 => delete, 3 => offsets, 1 => expire, 1 => drop, 1 => hand_over
     ]
 }
 

@@ -19,7 +19,7 @@ fn join(groups: &mut Groups, token: u64, request: JoinGroup) -> Vec<Response> {
 
 fn responses(out: Vec<Action>) -> Vec<Response> {
     let response = |action| match action {
-        Action::ReplyConfirmed(_, response, _) => response,
+        Action::Reply(_, response) => response,
         other => panic!("{other:?}"),
     };
     out.into_iter().map(response).collect()

@@ -161,7 +161,7 @@ impl World {
 
     fn receive(&mut self, out: Vec<Action>) {
         for action in out {
-            let Action::ReplyConfirmed(token, response, _) = action else { panic!("{action:?}") };
+            let Action::Reply(token, response) = action else { panic!("{action:?}") };
             let (client, member_id, generation) = self.open.remove(&token).expect("answered once, and only if asked");
             match response {
                 Response::MemberIdRequired(id) => self.clients[client].member_id = id.to_string(),

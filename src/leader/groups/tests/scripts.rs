@@ -266,7 +266,7 @@ impl World {
     fn answers(&self, out: &[Action]) -> String {
         let mut text = String::new();
         for action in out {
-            let Action::ReplyConfirmed(token, response, Refusal::NotLeader) = action else {
+            let Action::Reply(token, response) = action else {
                 panic!("a group answers and does nothing else: {action:?}");
             };
             let _ = writeln!(text, "{}: {}", self.labels[token], told(response));
