@@ -133,7 +133,7 @@ async fn serve(config: Config, data_dir: PathBuf) -> Result<(), ServerError> {
     if rooms.set(Rooms { log: log.clone(), reader: reader.clone() }).is_err() {
         return Err(ServerError::Failed("the rooms were opened twice".into()));
     }
-    let api = Api { log: log.clone(), reader, settings: Arc::new(api_settings(&config, &log)) };
+    let api = Api::new(log.clone(), reader, api_settings(&config, &log));
     let kafka = tokio::spawn(crate::net::serve(listener, api, net_settings(&config.settings), stopping));
     tracing::info!(kafka = %config.kafka_addr, admin = %config.admin_addr, data = %data_dir.display(), "serving");
 
@@ -234,6 +234,7 @@ fn open_rooms(
         tail_cache_bytes_max: bytes(settings.log_cache_bytes),
         log_file_bytes_max: settings.wal_file_bytes.unsigned_abs(),
         checkpoint_log_bytes: settings.checkpoint_bytes.unsigned_abs(),
+        retention_check_every: Duration::from_millis(settings.log_retention_check_interval_ms.unsigned_abs()),
         proposal_timeout: Duration::from_millis(settings.proposal_timeout_ms.unsigned_abs()),
         transfer_drain: Duration::from_millis(settings.transfer_drain_ms.unsigned_abs()),
         checkpoint_every: Duration::from_millis(settings.checkpoint_interval_ms.unsigned_abs()),
@@ -258,7 +259,7 @@ fn segment_options(settings: &Settings, dir: PathBuf) -> SegmentOptions {
     }
 }
 
-fn leader_settings(settings: &Settings) -> LeaderSettings {
+pub(crate) fn leader_settings(settings: &Settings) -> LeaderSettings {
     LeaderSettings {
         transaction_max_timeout_ms: settings.transaction_max_timeout_ms,
         entry_bytes_max: bytes(settings.txn_entry_bytes_max),
@@ -271,6 +272,8 @@ fn leader_settings(settings: &Settings) -> LeaderSettings {
         producer_id_expiration_ms: settings.producer_id_expiration_ms,
         transactional_id_expiration_ms: settings.transactional_id_expiration_ms,
         offsets_retention_ms: settings.offsets_retention_minutes.saturating_mul(60_000),
+        log_retention_ms: settings.retention_ms(),
+        log_retention_bytes: settings.log_retention_bytes,
     }
 }
 
@@ -282,6 +285,8 @@ fn api_settings(config: &Config, log: &Log) -> ApiSettings {
         default_partitions: settings.num_partitions,
         running: settings.all(),
         transaction_version: i16::try_from(settings.transaction_version).unwrap_or(2),
+        rack_aware_reads: settings.rack_aware_reads(),
+        proxy: settings.proxy,
     }
 }
 

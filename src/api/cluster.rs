@@ -15,9 +15,10 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::StrBytes;
 
 use super::errors::told;
-use super::metadata::{CLUSTER_OPERATIONS, id, leader};
+use super::metadata::CLUSTER_OPERATIONS;
+use super::view::{View, id};
 use super::{ApiSettings, Call, Malformed, Reply};
-use crate::log::{LogStatus, Member};
+use crate::log::Member;
 
 /// Kafka's `EndpointType`.
 const BROKERS: i8 = 1;
@@ -33,13 +34,13 @@ const TRANSACTION: i8 = 1;
 /// If the request cannot be decoded.
 pub fn describe(call: Call<'_>) -> Result<Reply, Malformed> {
     let request: DescribeClusterRequest = call.decode("DescribeCluster")?;
-    let response = cluster(&request, &call.api.log.status(), &call.api.settings, call.version);
+    let response = cluster(&request, &call.api.cluster.view(), &call.api.settings, call.version);
     Ok(Reply::now(&response, call.version))
 }
 
 fn cluster(
     request: &DescribeClusterRequest,
-    status: &LogStatus,
+    view: &View,
     settings: &ApiSettings,
     version: i16,
 ) -> DescribeClusterResponse {
@@ -68,8 +69,8 @@ fn cluster(
     let mut response = DescribeClusterResponse::default()
         .with_error_message(None)
         .with_cluster_id(StrBytes::from_string(settings.cluster_id.clone()))
-        .with_controller_id(leader(status))
-        .with_brokers(status.members.iter().map(broker).collect());
+        .with_controller_id(view.leader)
+        .with_brokers(view.brokers.iter().map(broker).collect());
     if request.include_cluster_authorized_operations {
         response.cluster_authorized_operations = CLUSTER_OPERATIONS;
     }
@@ -82,18 +83,18 @@ fn cluster(
 /// If the request cannot be decoded.
 pub fn find_coordinator(call: Call<'_>) -> Result<Reply, Malformed> {
     let request: FindCoordinatorRequest = call.decode("FindCoordinator")?;
-    let response = coordinators(&request, &call.api.log.status(), call.version);
+    let response = coordinators(&request, &call.api.cluster.view(), call.version);
     Ok(Reply::now(&response, call.version))
 }
 
-fn coordinators(request: &FindCoordinatorRequest, status: &LogStatus, version: i16) -> FindCoordinatorResponse {
+fn coordinators(request: &FindCoordinatorRequest, view: &View, version: i16) -> FindCoordinatorResponse {
     let key_type = if version == 0 { GROUP } else { request.key_type };
     if version >= 4 {
-        let one = |key: &StrBytes| coordinator(key.clone(), key_type, status);
+        let one = |key: &StrBytes| coordinator(key.clone(), key_type, view);
         return FindCoordinatorResponse::default()
             .with_coordinators(request.coordinator_keys.iter().map(one).collect());
     }
-    let one = coordinator(request.key.clone(), key_type, status);
+    let one = coordinator(request.key.clone(), key_type, view);
     let response = FindCoordinatorResponse::default()
         .with_error_code(one.error_code)
         .with_node_id(one.node_id)
@@ -102,7 +103,7 @@ fn coordinators(request: &FindCoordinatorRequest, status: &LogStatus, version: i
     if version >= 1 { response.with_error_message(one.error_message) } else { response }
 }
 
-fn coordinator(key: StrBytes, key_type: i8, status: &LogStatus) -> Coordinator {
+fn coordinator(key: StrBytes, key_type: i8, view: &View) -> Coordinator {
     let out = Coordinator::default().with_key(key);
     let refuse = |out: Coordinator, error: E, message: Option<String>| {
         out.with_error_code(told(error, ApiKey::FindCoordinator))
@@ -113,7 +114,7 @@ fn coordinator(key: StrBytes, key_type: i8, status: &LogStatus) -> Coordinator {
     if !matches!(key_type, GROUP | TRANSACTION) {
         return refuse(out, E::InvalidRequest, Some(format!("Unsupported coordinator type {key_type}")));
     }
-    match status.members.iter().find(|member| Some(member.node_id) == status.leader) {
+    match view.leader() {
         Some(member) => out
             .with_error_message(None)
             .with_node_id(id(member.node_id))
@@ -129,13 +130,15 @@ mod tests {
 
     use super::super::{encode, metadata::sample};
     use super::*;
+    use crate::log::LogStatus;
 
     fn keys(count: usize) -> Vec<StrBytes> {
         (0..count).map(|at| StrBytes::from_string(format!("key-{at}"))).collect()
     }
 
     fn find(request: &FindCoordinatorRequest, status: &LogStatus, version: i16) -> FindCoordinatorResponse {
-        let mut bytes = bytes::Bytes::from(encode(&coordinators(request, status, version), version).concat());
+        let view = sample::view(status);
+        let mut bytes = bytes::Bytes::from(encode(&coordinators(request, &view, version), version).concat());
         Decodable::decode(&mut bytes, version).expect("own bytes are read")
     }
 
@@ -178,7 +181,7 @@ mod tests {
     }
 
     fn ask(request: &DescribeClusterRequest, version: i16) -> DescribeClusterResponse {
-        let response = cluster(request, &sample::status(3, Some(3)), &sample::settings(), version);
+        let response = cluster(request, &sample::view(&sample::status(3, Some(3))), &sample::settings(), version);
         let mut bytes = bytes::Bytes::from(encode(&response, version).concat());
         Decodable::decode(&mut bytes, version).expect("own bytes are read")
     }

@@ -112,7 +112,7 @@ fn changed_values(machine: &Machine) -> Vec<Value> {
 /// If the request cannot be decoded.
 pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
     let request: DescribeConfigsRequest = call.decode("DescribeConfigs")?;
-    let status = call.api.log.status();
+    let status = call.api.cluster.status();
     let settings = &call.api.settings;
     let response = call.api.log.read(|machine| describe(&request, machine, &status, settings, call.version));
     Ok(Reply::now(&response, call.version))

@@ -13,7 +13,7 @@ use super::Api;
 use crate::leader::request::{Caller, Request, Response};
 use crate::state::Machine;
 use crate::state::topics::Topic;
-use crate::types::TopicId;
+use crate::types::{Refusal, TopicId};
 
 /// One request of one connection.
 pub struct Call<'a> {
@@ -77,9 +77,17 @@ impl Call<'_> {
         if body.is_empty() { Ok(request) } else { Err(malformed(format!("{} bytes left over", body.len()))) }
     }
 
+    /// Why this node decides nothing of what the leader decides, if so. To be asked before anything is looked up for it.
+    pub fn elsewhere(&self) -> Option<Refusal> {
+        self.api.cluster.serving().err()
+    }
+
     /// Hands a request to the leader; decisions keep the order of these calls.
     pub fn submit(&self, request: Request) -> oneshot::Receiver<Response> {
-        self.api.log.submit(Arc::clone(self.caller), request)
+        match self.elsewhere() {
+            None => self.api.log.submit(Arc::clone(self.caller), request),
+            Some(refusal) => refused(refusal),
+        }
     }
 
     /// Hands a request to the leader and answers with what `shape` makes of the response; `None` closes the connection.
@@ -88,13 +96,26 @@ impl Call<'_> {
     pub fn answer(&self, request: Request, shape: impl FnOnce(Response) -> Option<Encoded> + Send + 'static) -> Reply {
         let mut receiver = self.submit(request);
         match receiver.try_recv() {
-            Ok(response) => match shape(response) {
-                Some(encoded) => Reply::Now(encoded),
-                None => Reply::later(std::future::ready(None)),
-            },
+            Ok(response) => answered(shape(response)),
             Err(oneshot::error::TryRecvError::Closed) => Reply::later(std::future::ready(None)),
             Err(oneshot::error::TryRecvError::Empty) => Reply::later(async move { shape(receiver.await.ok()?) }),
         }
+    }
+}
+
+/// A refusal, where an answer is waited for.
+pub fn refused(refusal: Refusal) -> oneshot::Receiver<Response> {
+    let (sender, receiver) = oneshot::channel();
+    // The receiver is there.
+    let _ = sender.send(Response::Refused(refusal));
+    receiver
+}
+
+/// An answer that is there, shaped; `None` closes the connection.
+pub fn answered(encoded: Option<Encoded>) -> Reply {
+    match encoded {
+        Some(encoded) => Reply::Now(encoded),
+        None => Reply::later(std::future::ready(None)),
     }
 }
 

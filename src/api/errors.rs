@@ -37,7 +37,11 @@ enum Role {
 
 fn role(api: ApiKey) -> Role {
     match api {
-        ApiKey::Produce | ApiKey::Fetch | ApiKey::ListOffsets | ApiKey::OffsetForLeaderEpoch => Role::Leader,
+        ApiKey::Produce
+        | ApiKey::Fetch
+        | ApiKey::ListOffsets
+        | ApiKey::OffsetForLeaderEpoch
+        | ApiKey::DeleteRecords => Role::Leader,
         ApiKey::CreateTopics
         | ApiKey::DeleteTopics
         | ApiKey::CreatePartitions
@@ -102,6 +106,7 @@ fn error_for(refusal: Refusal, api: ApiKey, version: i16, caller: &Caller) -> E 
         Refusal::NonEmptyGroup => E::NonEmptyGroup,
         Refusal::UnstableOffsetCommit => E::UnstableOffsetCommit,
         Refusal::OffsetMetadataTooLarge => E::OffsetMetadataTooLarge,
+        Refusal::OffsetOutOfRange => E::OffsetOutOfRange,
         Refusal::UnknownTopicOrPartition => E::UnknownTopicOrPartition,
         Refusal::UnknownTopicId => E::UnknownTopicId,
         Refusal::TopicAlreadyExists => E::TopicAlreadyExists,

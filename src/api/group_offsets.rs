@@ -24,6 +24,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::StrBytes;
 use tokio::sync::oneshot;
 
+use super::context::{answered, refused as refused_as};
 use super::{Call, Malformed, Reply, encode, errors};
 use crate::leader::request::{FetchedOffset, MemberRef, OffsetCommit, OffsetFetch, Request, Response};
 use crate::log::Log;
@@ -56,6 +57,7 @@ fn locate(machine: &Machine, name: &TopicName, index: PartitionId) -> Option<Top
 pub fn commit(call: Call<'_>) -> Result<Reply, Malformed> {
     let request: OffsetCommitRequest = call.decode("OffsetCommit")?;
     let (version, caller) = (call.version, Arc::clone(call.caller));
+    let elsewhere = call.elsewhere();
     let found = call.api.log.read(|machine| locate_all(machine, &request.topics));
     let commit = OffsetCommit {
         member: MemberRef {
@@ -67,10 +69,14 @@ pub fn commit(call: Call<'_>) -> Result<Reply, Malformed> {
         offsets: writes(&request.topics, &found),
     };
     let topics = request.topics;
-    Ok(call.answer(Request::OffsetCommit(commit), move |response| {
+    let shape = move |response| {
         let code = |refusal| errors::code(refusal, ApiKey::OffsetCommit, version, &caller);
         Some(encode(&commit_response(response, topics, &found, code)?, version))
-    }))
+    };
+    Ok(match elsewhere {
+        Some(refusal) => answered(shape(Response::Refused(refusal))),
+        None => call.answer(Request::OffsetCommit(commit), shape),
+    })
 }
 
 /// Every partition of the request, in order; None for those that do not exist.
@@ -100,6 +106,11 @@ fn commit_response(
     code: impl Fn(Refusal) -> i16,
 ) -> Option<OffsetCommitResponse> {
     let known = found.iter().flatten().count();
+    // Whether a topic exists the leader alone knows, and says: some clients take «unknown» for final.
+    let everywhere = match response {
+        Response::Refused(refusal) if refusal.is_of_the_moment() => Some(refusal),
+        _ => None,
+    };
     let parts = match response {
         Response::Parts(parts) => parts,
         Response::Done => vec![Ok(()); known],
@@ -108,7 +119,7 @@ fn commit_response(
     };
     let (mut parts, mut found) = (parts.into_iter(), found.iter());
     let mut code_of_next = || match found.next().copied().flatten() {
-        None => code(Refusal::UnknownTopicOrPartition),
+        None => code(everywhere.unwrap_or(Refusal::UnknownTopicOrPartition)),
         Some(_) => parts.next().expect("the leader answers every offset").map_or_else(&code, |()| 0),
     };
     let mut answered = Vec::with_capacity(topics.len());
@@ -205,13 +216,16 @@ fn asked(request: OffsetFetchRequest, version: i16) -> Vec<(GroupId, Asked)> {
 }
 
 fn ask(call: &Call<'_>, group: GroupId, asked: Asked, require_stable: bool) -> Fetching {
+    let elsewhere = call.elsewhere();
     let locate_asked = |machine: &Machine| {
         let named = asked.iter().flatten().flat_map(|(name, indexes)| indexes.iter().map(move |index| (name, *index)));
         named.map(|(name, index)| locate(machine, name, index)).collect::<Vec<_>>()
     };
     let found = call.api.log.read(locate_asked);
     let partitions = asked.as_ref().map(|_| found.iter().copied().flatten().collect());
-    let answer = call.submit(Request::OffsetFetch(OffsetFetch { group: arc(&group), partitions, require_stable }));
+    let fetch = OffsetFetch { group: arc(&group), partitions, require_stable };
+    // A topic that is not applied here yet would be answered «no offset», and its consumers would start anew (GR13).
+    let answer = elsewhere.map_or_else(|| call.submit(Request::OffsetFetch(fetch)), refused_as);
     Fetching { group, asked, found, answer }
 }
 

@@ -17,7 +17,7 @@ use kafka_protocol::messages::{
 };
 
 use super::context::TopicRef;
-use super::fetch::check_leader_epoch;
+use super::view::Standing;
 use super::{Api, Call, Malformed, Reply, encode, errors};
 use crate::read::{Bounds, SegmentError};
 use crate::state::Machine;
@@ -102,36 +102,35 @@ pub fn handle_leader_epoch(call: Call<'_>) -> Result<Reply, Malformed> {
 /// What all partitions of a request are looked up in: one visible index, one term.
 struct Lookup<'a> {
     api: &'a Api,
-    /// The current term, None while this node does not serve.
-    term: Option<Term>,
+    standing: Standing,
     visible: Option<LogIndex>,
 }
 
 impl<'a> Lookup<'a> {
     fn new(api: &'a Api) -> Self {
-        Self { api, term: api.log.serving(), visible: api.reader.visible() }
+        Self { api, standing: api.cluster.standing(), visible: api.reader.visible() }
     }
 
     /// The partition's replicated numbers, after the checks that all requests share.
-    fn partition(&self, topic: &str, index: i32, epoch: i32) -> Result<(TopicPartition, Partition, Term), E> {
-        let term = self.term.ok_or(E::NotLeaderOrFollower)?;
+    fn partition(&self, topic: &str, index: i32, epoch: i32) -> Result<(TopicPartition, Partition, i32), E> {
+        // As Kafka's, only the leader answers: what a follower has applied may end before what a client has seen.
+        let epoch = self.standing.admit(epoch, false)?;
         let find = |machine: &Machine| {
             let topic = TopicRef::Name(topic).resolve(machine)?;
             let partition = topic.partitions.get(usize::try_from(index).ok()?)?;
             Some((TopicPartition { topic: topic.id, partition: index }, partition.clone()))
         };
         let (at, partition) = self.api.log.read(find).ok_or(E::UnknownTopicOrPartition)?;
-        check_leader_epoch(epoch, term.leader_epoch())?;
-        Ok((at, partition, term))
+        Ok((at, partition, epoch))
     }
 
     fn end_of_epoch(&self, topic: &str, part: &OffsetForLeaderPartition) -> Result<Option<(i32, Offset)>, E> {
-        let (_, partition, term) = self.partition(topic, part.partition, part.current_leader_epoch)?;
-        Ok(partition.end_offset_for(part.leader_epoch, term))
+        let (_, partition, current) = self.partition(topic, part.partition, part.current_leader_epoch)?;
+        Ok(partition.end_offset_for(part.leader_epoch, current))
     }
 
     fn list(&self, topic: &str, part: &ListOffsetsPartition, version: i16) -> Result<Found, E> {
-        let (at, partition, term) = self.partition(topic, part.partition_index, part.current_leader_epoch)?;
+        let (at, partition, current) = self.partition(topic, part.partition_index, part.current_leader_epoch)?;
         let segments = self.api.reader.segments();
         let visible = self.visible.ok_or(E::NotLeaderOrFollower)?;
         let bounds: Bounds = segments.bounds(at, visible).map_err(|error| failed(&error))?;
@@ -142,7 +141,7 @@ impl<'a> Lookup<'a> {
             Err(error) => Err(failed(&error)),
         };
         match part.timestamp {
-            LATEST => Ok((-1, bounds.high_watermark.0, term.leader_epoch())),
+            LATEST => Ok((-1, bounds.high_watermark.0, current)),
             EARLIEST | EARLIEST_LOCAL => {
                 let start = bounds.log_start_offset;
                 Ok((-1, start.0, epoch_of(&partition, start)))

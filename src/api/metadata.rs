@@ -1,7 +1,6 @@
 //! Metadata (key 3, versions 0–13).
 //!
-//! - Brokers are the members of the cluster; the controller is the leader of the one log, and so is every partition's leader.
-//!   Every member has every partition, so replicas and ISR are all members.
+//! - Brokers, leaders, replicas and epochs are those of [`View`]; the controller is the leader of the one log.
 //! - v1 null asks for all topics (v0: an empty list); v2 cluster id; v4 `allow_auto_topic_creation` (before, always); v7 leader epoch, which
 //!   is the Raft term; v8 (KIP-430) authorised operations, all of them while there are no ACLs; v10 (KIP-516) topic ids; v12 topics
 //!   asked for by id; v11 drops the cluster's operations (KIP-700).
@@ -23,10 +22,11 @@ use uuid::Uuid;
 
 use super::errors::told;
 use super::topics::{check_name, fresh_topic_id};
+use super::view::{View, id};
 use super::{ApiSettings, Call, Malformed, Reply, encode, errors};
 use crate::config::limits::PARTITIONS_PER_REQUEST_MAX;
 use crate::leader::request::{Caller, Request, Response};
-use crate::log::{LogStatus, Member};
+use crate::log::Member;
 use crate::state::Machine;
 use crate::state::command::NewTopic;
 use crate::state::topics::Topic;
@@ -68,8 +68,9 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
     let may_create = api.settings.auto_create_topics && (version < 4 || request.allow_auto_topic_creation);
     let new = if may_create { api.log.read(|machine| answer.to_create(machine, &api.settings)) } else { Vec::new() };
     let respond = move |api: &super::Api, failed: &BTreeMap<String, i16>| {
-        let status = api.log.status();
-        encode(&api.log.read(|machine| answer.response(machine, &status, &api.settings, failed)), version)
+        let status = api.cluster.status();
+        let seen = Seen { view: api.cluster.view_of(&status), replayed: status.replayed };
+        encode(&api.log.read(|machine| answer.response(machine, &seen, &api.settings, failed)), version)
     };
     if new.is_empty() {
         return Ok(Reply::Now(respond(&api, &BTreeMap::new())));
@@ -136,6 +137,12 @@ fn failures(names: &[String], response: Response, version: i16, caller: &Caller)
     }
 }
 
+/// What an answer is made from.
+struct Seen {
+    view: View,
+    replayed: bool,
+}
+
 /// A request, worked out.
 struct Answer {
     version: i16,
@@ -165,18 +172,18 @@ impl Answer {
     fn response(
         &self,
         machine: &Machine,
-        status: &LogStatus,
+        seen: &Seen,
         settings: &ApiSettings,
         failed: &BTreeMap<String, i16>,
     ) -> MetadataResponse {
         let topics = match &self.wanted {
-            None => machine.topics().iter().map(|topic| self.topic(topic, status)).collect(),
-            Some(wanted) => wanted.iter().map(|wanted| self.one(wanted, machine, status, failed)).collect(),
+            None => machine.topics().iter().map(|topic| self.topic(topic, &seen.view)).collect(),
+            Some(wanted) => wanted.iter().map(|wanted| self.one(wanted, machine, seen, failed)).collect(),
         };
         let mut response = MetadataResponse::default()
-            .with_brokers(status.members.iter().map(broker).collect())
+            .with_brokers(seen.view.brokers.iter().map(broker).collect())
             .with_cluster_id(Some(StrBytes::from_string(settings.cluster_id.clone())))
-            .with_controller_id(leader(status))
+            .with_controller_id(seen.view.leader)
             .with_topics(topics);
         if self.cluster_operations && (8..=10).contains(&self.version) {
             response.cluster_authorized_operations = CLUSTER_OPERATIONS;
@@ -188,7 +195,7 @@ impl Answer {
         &self,
         wanted: &Wanted,
         machine: &Machine,
-        status: &LogStatus,
+        seen: &Seen,
         failed: &BTreeMap<String, i16>,
     ) -> MetadataResponseTopic {
         let found = match wanted {
@@ -196,11 +203,11 @@ impl Answer {
             Wanted::Id(id) => machine.topics().get(*id),
         };
         if let Some(topic) = found {
-            return self.topic(topic, status);
+            return self.topic(topic, &seen.view);
         }
         let error = match wanted {
             // Before the log is replayed nobody can tell what exists.
-            _ if !status.replayed => E::LeaderNotAvailable,
+            _ if !seen.replayed => E::LeaderNotAvailable,
             Wanted::Id(_) => E::UnknownTopicId,
             Wanted::Name(name) if check_name(name).is_err() => E::InvalidTopicException,
             Wanted::Name(_) => E::UnknownTopicOrPartition,
@@ -217,18 +224,17 @@ impl Answer {
         }
     }
 
-    fn topic(&self, topic: &Topic, status: &LogStatus) -> MetadataResponseTopic {
-        let everyone: Vec<BrokerId> = status.members.iter().map(|member| id(member.node_id)).collect();
-        let leader = leader(status);
-        let error = if leader.0 < 0 { told(E::LeaderNotAvailable, ApiKey::Metadata) } else { 0 };
+    fn topic(&self, topic: &Topic, view: &View) -> MetadataResponseTopic {
+        let error = if view.leader.0 < 0 { told(E::LeaderNotAvailable, ApiKey::Metadata) } else { 0 };
         let partition = |index: usize| {
-            MetadataResponsePartition::default()
+            let out = MetadataResponsePartition::default()
                 .with_error_code(error)
                 .with_partition_index(i32::try_from(index).expect("partition numbers are i32"))
-                .with_leader_id(leader)
-                .with_leader_epoch(if self.version >= 7 { status.term.leader_epoch() } else { -1 })
-                .with_replica_nodes(everyone.clone())
-                .with_isr_nodes(everyone.clone())
+                .with_leader_id(view.leader)
+                .with_leader_epoch(if self.version >= 7 { view.leader_epoch } else { -1 })
+                .with_replica_nodes(view.replicas.clone())
+                .with_isr_nodes(view.in_sync.clone());
+            if self.version >= 5 { out.with_offline_replicas(view.offline.clone()) } else { out }
         };
         let mut out = MetadataResponseTopic::default()
             .with_name(Some(TopicName(StrBytes::from_string(topic.name.clone()))))
@@ -243,17 +249,6 @@ impl Answer {
     }
 }
 
-/// A node id as Kafka's broker id; ids beyond are refused at start.
-pub(super) fn id(node_id: u64) -> BrokerId {
-    BrokerId(i32::try_from(node_id).unwrap_or(i32::MAX))
-}
-
-/// The leader of everything, −1 if nobody is known to lead.
-pub(super) fn leader(status: &LogStatus) -> BrokerId {
-    let known = status.leader.filter(|leader| status.members.iter().any(|member| member.node_id == *leader));
-    known.map_or(BrokerId(-1), id)
-}
-
 fn broker(member: &Member) -> MetadataResponseBroker {
     MetadataResponseBroker::default()
         .with_node_id(id(member.node_id))
@@ -265,7 +260,9 @@ fn broker(member: &Member) -> MetadataResponseBroker {
 /// A small cluster for tests of the handlers that read one.
 #[cfg(test)]
 pub(super) mod sample {
+    use super::super::view::KnownTerm;
     use super::*;
+    use crate::log::LogStatus;
     use crate::state::command::{Command, Entry};
     use crate::types::{LogIndex, Term};
 
@@ -278,7 +275,14 @@ pub(super) mod sample {
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .into(),
             transaction_version: 2,
+            rack_aware_reads: false,
+            proxy: false,
         }
+    }
+
+    /// What clients see of that status.
+    pub fn view(status: &LogStatus) -> View {
+        View::new(status, Term(4), &KnownTerm::default(), false)
     }
 
     /// Members 1 to `members`; `leader` leads term 5.
@@ -326,6 +330,7 @@ mod tests {
     use kafka_protocol::protocol::Decodable;
 
     use super::*;
+    use crate::log::LogStatus;
 
     fn name(name: &str) -> TopicName {
         TopicName(StrBytes::from_string(name.to_owned()))
@@ -347,7 +352,8 @@ mod tests {
 
     fn respond(request: &MetadataRequest, version: i16, status: &LogStatus) -> MetadataResponse {
         let machine = sample::machine(&[("a", 2, &[]), ("b", 1, &[])]);
-        answer(request, version).response(&machine, status, &sample::settings(), &BTreeMap::new())
+        let seen = Seen { view: sample::view(status), replayed: status.replayed };
+        answer(request, version).response(&machine, &seen, &sample::settings(), &BTreeMap::new())
     }
 
     fn codes(response: &MetadataResponse) -> Vec<(String, i16)> {

@@ -10,6 +10,7 @@
 pub mod cluster;
 pub mod configs;
 pub mod context;
+pub mod delete_records;
 pub mod errors;
 pub mod fetch;
 pub mod group_membership;
@@ -23,6 +24,7 @@ pub mod shape;
 pub mod shapes;
 pub mod topics;
 pub mod transactions;
+pub mod view;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,6 +39,7 @@ use shape::Shape;
 pub use crate::leader::request::Caller;
 use crate::log::Log;
 use crate::read::Reader;
+use view::Cluster;
 
 /// Everything a handler may use.
 #[derive(Clone)]
@@ -47,6 +50,8 @@ pub struct Api {
     pub reader: Reader,
     /// What the operator chose.
     pub settings: Arc<ApiSettings>,
+    /// Who leads, and what clients are told of it.
+    pub cluster: Cluster,
 }
 
 /// The settings of this room.
@@ -62,6 +67,10 @@ pub struct ApiSettings {
     pub running: BTreeMap<String, String>,
     /// The finalized level of the feature `transaction.version`: 2, or 0 where only TV1 is served.
     pub transaction_version: i16,
+    /// `replica.selector.class` is the rack-aware one: consumers with a rack are sent to a follower in it (KIP-392).
+    pub rack_aware_reads: bool,
+    /// `katomic.proxy`: requests for the leader are passed on to it, and clients see this node alone.
+    pub proxy: bool,
 }
 
 /// A handler: the synchronous half; whatever waits goes into [`Reply::Later`].
@@ -129,6 +138,7 @@ pub static APIS: &[ApiRow] = &[
     row(ApiKey::ApiVersions, "ApiVersions", (0, 4), &shapes::API_VERSIONS, handshake::handle),
     row(ApiKey::CreateTopics, "CreateTopics", (2, 7), &shapes::CREATE_TOPICS, topics::create).writes(),
     row(ApiKey::DeleteTopics, "DeleteTopics", (1, 6), &shapes::DELETE_TOPICS, topics::delete).writes(),
+    row(ApiKey::DeleteRecords, "DeleteRecords", (0, 2), &shapes::DELETE_RECORDS, delete_records::handle).writes(),
     row(ApiKey::InitProducerId, "InitProducerId", (0, 5), &shapes::INIT_PRODUCER_ID, transactions::init).writes(),
     row(
         ApiKey::OffsetForLeaderEpoch,
@@ -246,6 +256,12 @@ impl Frame {
 }
 
 impl Api {
+    /// The APIs over a log and its reader.
+    pub fn new(log: Log, reader: Reader, settings: ApiSettings) -> Self {
+        let cluster = Cluster::new(log.clone(), settings.proxy);
+        Self { log, reader, settings: Arc::new(settings), cluster }
+    }
+
     /// Runs the synchronous half of the request: decodes it and hands it to the leader.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 //! - Each partition is judged alone, in the order of Kafka's `ProduceRequest.validateRecords` and `UnifiedLog`; the good
 //!   ones go to the leader as one request. acks=0 and 1 are carried out as −1; with 0 nothing is sent, and an error
 //!   closes the connection.
+//! - A node that does not serve judges nothing: by what it has applied a good batch may look bad.
 //! - Staged batches have no offset yet: −1, or −n for clients that add the record's index (transactions.md §1).
 //! - Not checked: the records inside a batch. The header's counts, times and CRC are.
 
@@ -16,7 +17,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use kafka_protocol::error::ResponseError as E;
 use kafka_protocol::messages::produce_request::TopicProduceData;
 use kafka_protocol::messages::produce_response::{
-    BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceResponse, TopicProduceResponse,
+    BatchIndexAndErrorMessage, LeaderIdAndEpoch, NodeEndpoint, PartitionProduceResponse, ProduceResponse,
+    TopicProduceResponse,
 };
 use kafka_protocol::messages::{ApiKey, ProduceRequest, TopicName};
 use kafka_protocol::protocol::StrBytes;
@@ -25,13 +27,17 @@ use uuid::Uuid;
 use super::context::{TopicRef, wall_clock_ms};
 use super::errors::{self, JAVA};
 use super::metrics::{self, TopicMetrics};
+use super::view::{View, id};
 use super::{Call, Encoded, Malformed, Reply, encode};
 use crate::config::limits::{ENTRY_BYTES_MAX, TIMESTAMP_AFTER_MS_MAX};
 use crate::leader::request::{Acked, Caller, Produce, Request, Response};
 use crate::state::topics::Topic;
 use crate::types::record_batch::{BatchFault, HEADER_BYTES};
 use crate::types::settings::TopicSettings;
-use crate::types::{ProducerIdAndEpoch, RecordBatch, TopicId, TopicPartition};
+use crate::types::{ProducerIdAndEpoch, RecordBatch, Refusal, TopicId, TopicPartition};
+
+/// First version with the leader beside an error (KIP-951).
+const LEADER_HINTS: i16 = 10;
 
 /// Why a partition's records are refused before the leader is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,17 +81,20 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
     let request: ProduceRequest = call.decode("Produce")?;
     let (acks, version) = (request.acks, call.version);
     let transactional_id: Option<Arc<str>> = request.transactional_id.as_ref().map(|id| Arc::from(id.0.as_str()));
+    if let Err(refusal) = call.api.cluster.serving() {
+        return Ok(elsewhere(&call, request, refusal));
+    }
     let (mut topics, batches, refused) = judge(&call, request, transactional_id.as_deref());
     if !matches!(acks, -1..=1) {
         for part in topics.iter_mut().flat_map(|topic| &mut topic.parts) {
             part.verdict = Err(Rejected::plain(E::InvalidRequiredAcks));
         }
-        return Ok(Reply::Now(respond(topics, Vec::new(), version, call.caller)));
+        return Ok(Reply::Now(respond(topics, Vec::new(), version, call.caller, || call.api.cluster.view())));
     }
     if batches.is_empty() && refused.is_none() {
         return Ok(match acks {
             0 => Reply::Silent(Box::pin(std::future::ready(topics.is_empty()))),
-            _ => Reply::Now(respond(topics, Vec::new(), version, call.caller)),
+            _ => Reply::Now(respond(topics, Vec::new(), version, call.caller, || call.api.cluster.view())),
         });
     }
     let count = batches.len();
@@ -101,15 +110,31 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
             all_good && written
         })));
     }
-    let caller = Arc::clone(call.caller);
+    let (caller, cluster) = (Arc::clone(call.caller), call.api.cluster.clone());
     Ok(call.answer(produce, move |response| {
         let results = match response {
             Response::Produced(results) => results,
             Response::Refused(refusal) => vec![Err(refusal); count],
             _ => return None,
         };
-        Some(respond(topics, results, version, &caller))
+        Some(respond(topics, results, version, &caller, || cluster.view()))
     }))
+}
+
+/// This node does not serve: nothing is judged by a state that may be old, and clients ask the leader.
+fn elsewhere(call: &Call<'_>, request: ProduceRequest, refusal: Refusal) -> Reply {
+    if request.acks == 0 {
+        return Reply::Silent(Box::pin(std::future::ready(request.topic_data.is_empty())));
+    }
+    let topic = |data: TopicProduceData| {
+        // One record of no bytes: what a refusal is not counted by.
+        let part = |index| Part { index, verdict: Ok((0, 1)), metrics: None };
+        let parts = data.partition_data.iter().map(|partition| part(partition.index)).collect();
+        Parts { name: data.name, id: data.topic_id, parts }
+    };
+    let topics: Vec<Parts> = request.topic_data.into_iter().map(topic).collect();
+    let count = topics.iter().map(|topic| topic.parts.len()).sum();
+    Reply::Now(respond(topics, vec![Err(refusal); count], call.version, call.caller, || call.api.cluster.view()))
 }
 
 /// Judges every partition; the batches of the good ones, in order, go to the leader.
@@ -298,10 +323,16 @@ impl Asked<'_> {
     }
 }
 
-type Results = Vec<Result<Acked, crate::types::Refusal>>;
+type Results = Vec<Result<Acked, Refusal>>;
 
 /// Joins what was refused here with what the leader said, in the order of the request.
-fn respond(topics: Vec<Parts>, results: Results, version: i16, caller: &Caller) -> Encoded {
+fn respond(
+    topics: Vec<Parts>,
+    results: Results,
+    version: i16,
+    caller: &Caller,
+    view: impl FnOnce() -> View,
+) -> Encoded {
     let mut results = results.into_iter();
     let mut answer = |part: Part| {
         let response = PartitionProduceResponse::default()
@@ -332,7 +363,32 @@ fn respond(topics: Vec<Parts>, results: Results, version: i16, caller: &Caller) 
                 .with_partition_responses(topic.parts.into_iter().map(&mut answer).collect())
         })
         .collect();
-    encode(&ProduceResponse::default().with_responses(responses), version)
+    let mut response = ProduceResponse::default().with_responses(responses);
+    if version >= LEADER_HINTS {
+        name_leader(&mut response, view);
+    }
+    encode(&response, version)
+}
+
+/// Beside NOT_LEADER_OR_FOLLOWER, who leads (KIP-951): the client need not ask for metadata first.
+fn name_leader(response: &mut ProduceResponse, view: impl FnOnce() -> View) {
+    let parts = response.responses.iter_mut().flat_map(|topic| &mut topic.partition_responses);
+    let mut elsewhere = parts.filter(|part| part.error_code == E::NotLeaderOrFollower.code()).peekable();
+    if elsewhere.peek().is_none() {
+        return;
+    }
+    let view = view();
+    let Some(leader) = view.leader() else { return };
+    for part in elsewhere {
+        part.current_leader =
+            LeaderIdAndEpoch::default().with_leader_id(view.leader).with_leader_epoch(view.leader_epoch);
+    }
+    let endpoint = NodeEndpoint::default()
+        .with_node_id(id(leader.node_id))
+        .with_host(StrBytes::from_string(leader.host.clone()))
+        .with_port(i32::from(leader.port))
+        .with_rack(leader.rack.clone().map(StrBytes::from_string));
+    response.node_endpoints = vec![endpoint];
 }
 
 fn refuse(response: PartitionProduceResponse, rejected: Rejected) -> PartitionProduceResponse {

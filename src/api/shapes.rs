@@ -143,6 +143,10 @@ pub static CREATE_TOPICS: Shape = shape(
 pub static DELETE_TOPICS: Shape =
     shape(4, &[since(6, Structs(&[all(Str), all(Uuid)])), until(5, Plain(&Str)), all(I32)]);
 
+/// Key 21.
+pub static DELETE_RECORDS: Shape =
+    shape(2, &[all(Structs(&[all(Str), all(Structs(&[all(I32), all(I64)]))])), all(I32)]);
+
 /// Key 22.
 pub static INIT_PRODUCER_ID: Shape = shape(2, &[all(Str), all(I32), since(3, I64), since(3, I16)]);
 

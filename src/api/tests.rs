@@ -1,3 +1,5 @@
+mod standing;
+
 use std::collections::BTreeSet;
 
 use bytes::{BufMut, BytesMut};
@@ -78,6 +80,7 @@ fn round_trip_of(key: ApiKey, bytes: &Bytes, version: i16) -> Bytes {
         ApiKey::ApiVersions => round_trip::<m::ApiVersionsRequest>(bytes, version),
         ApiKey::CreateTopics => round_trip::<m::CreateTopicsRequest>(bytes, version),
         ApiKey::DeleteTopics => round_trip::<m::DeleteTopicsRequest>(bytes, version),
+        ApiKey::DeleteRecords => round_trip::<m::DeleteRecordsRequest>(bytes, version),
         ApiKey::InitProducerId => round_trip::<m::InitProducerIdRequest>(bytes, version),
         ApiKey::OffsetForLeaderEpoch => round_trip::<m::OffsetForLeaderEpochRequest>(bytes, version),
         ApiKey::AddPartitionsToTxn => round_trip::<m::AddPartitionsToTxnRequest>(bytes, version),

@@ -34,6 +34,9 @@ use crate::types::{Refusal, TopicId};
 /// Longest name of a topic (Kafka's `Topic.MAX_NAME_LENGTH`): with `-<partition>` it still is a file name.
 const NAME_LENGTH_MAX: usize = 249;
 
+/// Kafka's words for NOT_CONTROLLER.
+const NOT_CONTROLLER: &str = "This is not the correct controller for this cluster.";
+
 /// An error code with its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Fault {
@@ -86,7 +89,12 @@ pub fn fresh_topic_id() -> TopicId {
 pub fn create(call: Call<'_>) -> Result<Reply, Malformed> {
     let request: CreateTopicsRequest = call.decode("CreateTopics")?;
     let version = call.version;
-    let members: Vec<u64> = call.api.log.status().members.iter().map(|member| member.node_id).collect();
+    if let Some(refusal) = call.elsewhere() {
+        let code = errors::code(refusal, ApiKey::CreateTopics, version, call.caller);
+        let not_here = |topic: CreatableTopic| (topic.name, Err(Fault { code, message: NOT_CONTROLLER.into() }));
+        return Ok(Reply::now(&created(request.topics.into_iter().map(not_here).collect(), 0, version), version));
+    }
+    let members: Vec<u64> = call.api.cluster.status().members.iter().map(|member| member.node_id).collect();
     let plan = call.api.log.read(|machine| plan(&request, machine, &call.api.settings, &members));
     let new: Vec<NewTopic> = plan.iter().filter_map(|(_, planned)| planned.as_ref().ok().cloned()).collect();
     if request.validate_only || new.is_empty() {
@@ -334,7 +342,14 @@ struct Deletion {
 pub fn delete(call: Call<'_>) -> Result<Reply, Malformed> {
     let request: DeleteTopicsRequest = call.decode("DeleteTopics")?;
     let version = call.version;
+    let elsewhere = call.elsewhere();
     let mut deletions = call.api.log.read(|machine| deletions(&request, machine, version));
+    if let Some(refusal) = elsewhere {
+        let code = errors::code(refusal, ApiKey::DeleteTopics, version, call.caller);
+        for one in &mut deletions {
+            one.result = Err(Fault { code, message: NOT_CONTROLLER.into() });
+        }
+    }
     let ids: Vec<TopicId> = deletions.iter().filter(|one| one.result.is_ok()).map(|one| one.id).collect();
     if ids.is_empty() {
         return Ok(Reply::now(&deleted(deletions, version), version));

@@ -16,6 +16,7 @@ use kafka_protocol::messages::add_partitions_to_txn_request::{AddPartitionsToTxn
 use kafka_protocol::messages::add_partitions_to_txn_response::{
     AddPartitionsToTxnPartitionResult, AddPartitionsToTxnResult, AddPartitionsToTxnTopicResult,
 };
+use kafka_protocol::messages::txn_offset_commit_request::TxnOffsetCommitRequestTopic;
 use kafka_protocol::messages::txn_offset_commit_response::{
     TxnOffsetCommitResponsePartition, TxnOffsetCommitResponseTopic,
 };
@@ -26,7 +27,7 @@ use kafka_protocol::messages::{
 };
 use tokio::sync::oneshot;
 
-use super::context::TopicRef;
+use super::context::{TopicRef, answered, refused};
 use super::{Call, Malformed, Reply, encode, errors};
 use crate::leader::request::{
     AddOffsetsToTxn, AddPartitionsToTxn, Caller, EndTxn, InitProducerId, MemberRef, Request, Response, TxnOffsetCommit,
@@ -131,8 +132,11 @@ pub fn add_partitions(call: Call<'_>) -> Result<Reply, Malformed> {
 fn add(call: &Call<'_>, transaction: AddPartitionsToTxnTransaction) -> Adding {
     let named =
         transaction.topics.iter().flat_map(|topic| topic.partitions.iter().map(|index| (&**topic.name, *index)));
+    let elsewhere = call.elsewhere();
     let found = locate(call, named);
-    let outcome = if transaction.verify_only {
+    let outcome = if let Some(refusal) = elsewhere {
+        AddOutcome::Asked(refused(refusal))
+    } else if transaction.verify_only {
         AddOutcome::Refused(E::InvalidRequest)
     } else if found.iter().any(Option::is_none) {
         AddOutcome::Unknown(found.iter().map(Option::is_some).collect())
@@ -256,6 +260,7 @@ pub fn commit_offsets(call: Call<'_>) -> Result<Reply, Malformed> {
         .topics
         .iter()
         .flat_map(|topic| topic.partitions.iter().map(|part| (&**topic.name, part.partition_index)));
+    let elsewhere = call.elsewhere();
     let found = locate(&call, named);
     let written = request.topics.iter().flat_map(|topic| &topic.partitions);
     let offsets: Vec<OffsetWrite> = written
@@ -282,31 +287,46 @@ pub fn commit_offsets(call: Call<'_>) -> Result<Reply, Malformed> {
         },
         offsets,
     };
-    Ok(call.answer(Request::TxnOffsetCommit(commit), move |response| {
-        let results = match response {
-            Response::Parts(parts) => parts,
-            Response::Done => vec![Ok(()); count],
-            Response::Refused(refusal) => vec![Err(refusal); count],
-            _ => return None,
-        };
-        let mut results = results.into_iter();
-        let mut known = found.into_iter();
-        let topics = request.topics.into_iter().map(|topic| {
-            let partitions = topic.partitions.iter().map(|part| {
-                let code = match known.next().flatten() {
-                    None => errors::told(E::UnknownTopicOrPartition, API),
-                    Some(_) => {
-                        let result = results.next().expect("the leader answers every offset");
-                        code_of(result, API, version, &caller)
-                    }
-                };
-                TxnOffsetCommitResponsePartition::default()
-                    .with_partition_index(part.partition_index)
-                    .with_error_code(code)
-            });
-            let partitions = partitions.collect();
-            TxnOffsetCommitResponseTopic::default().with_name(topic.name).with_partitions(partitions)
+    let topics = request.topics;
+    let shape = move |response| {
+        let code = |refusal| errors::code(refusal, API, version, &caller);
+        Some(encode(&offsets_committed(response, topics, found, count, code)?, version))
+    };
+    Ok(match elsewhere {
+        Some(refusal) => answered(shape(Response::Refused(refusal))),
+        None => call.answer(Request::TxnOffsetCommit(commit), shape),
+    })
+}
+
+fn offsets_committed(
+    response: Response,
+    topics: Vec<TxnOffsetCommitRequestTopic>,
+    found: Vec<Option<TopicPartition>>,
+    count: usize,
+    code: impl Fn(Refusal) -> i16,
+) -> Option<TxnOffsetCommitResponse> {
+    // Whether a topic exists the leader alone knows, and says.
+    let everywhere = match response {
+        Response::Refused(refusal) if refusal.is_of_the_moment() => Some(refusal),
+        _ => None,
+    };
+    let results = match response {
+        Response::Parts(parts) => parts,
+        Response::Done => vec![Ok(()); count],
+        Response::Refused(refusal) => vec![Err(refusal); count],
+        _ => return None,
+    };
+    let (mut results, mut found) = (results.into_iter(), found.into_iter());
+    let topics = topics.into_iter().map(|topic| {
+        let partitions = topic.partitions.iter().map(|part| {
+            let code = match found.next().flatten() {
+                None => code(everywhere.unwrap_or(Refusal::UnknownTopicOrPartition)),
+                Some(_) => results.next().expect("the leader answers every offset").map_or_else(&code, |()| 0),
+            };
+            TxnOffsetCommitResponsePartition::default().with_partition_index(part.partition_index).with_error_code(code)
         });
-        Some(encode(&TxnOffsetCommitResponse::default().with_topics(topics.collect()), version))
-    }))
+        let partitions = partitions.collect();
+        TxnOffsetCommitResponseTopic::default().with_name(topic.name).with_partitions(partitions)
+    });
+    Some(TxnOffsetCommitResponse::default().with_topics(topics.collect()))
 }

@@ -135,6 +135,10 @@ pub const EXPIRED_PER_ENTRY_MAX: usize = if cfg!(test) { 100 } else { 10_000 };
 /// Bytes of the names in one expiry entry: ids and groups may be 32 KiB long. When full, the rest follows likewise.
 pub const EXPIRED_NAME_BYTES_MAX: usize = ENTRY_METADATA_BYTES_MAX / 2;
 
+/// Partitions whose log starts one entry moves: retention's (the rest follows in further entries) and DeleteRecords' (more is
+/// refused, 42). An apply of them takes some milliseconds.
+pub const TRIMS_PER_ENTRY_MAX: usize = if cfg!(test) { 100 } else { 10_000 };
+
 /// Free space below which nothing new is admitted: what is in flight (entries, unwritten segments, a manifest) still has to fit.
 pub const FREE_BYTES_MIN: u64 = 64 << 20;
 

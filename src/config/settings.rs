@@ -54,6 +54,16 @@ pub struct Settings {
     pub checkpoint_bytes: i64,
     /// `katomic.checkpoint.interval.ms`: longest time between two checkpoints.
     pub checkpoint_interval_ms: i64,
+    /// `log.retention.ms`: goes before `.minutes`, and that before `.hours`.
+    pub log_retention_ms: Option<i64>,
+    /// `log.retention.minutes`
+    pub log_retention_minutes: Option<i64>,
+    /// `log.retention.hours`
+    pub log_retention_hours: i32,
+    /// `log.retention.bytes`
+    pub log_retention_bytes: i64,
+    /// `log.retention.check.interval.ms`
+    pub log_retention_check_interval_ms: i64,
     /// `katomic.proposal.timeout.ms`: how long an entry may take before its client is told that its fate is unknown; below
     /// the 30 s after which clients give up by themselves.
     pub proposal_timeout_ms: i64,
@@ -61,7 +71,15 @@ pub struct Settings {
     pub transfer_drain_ms: i64,
     /// `transaction.version`: 2 lets clients use KIP-890's protocol, 0 keeps them to the older one.
     pub transaction_version: i32,
+    /// `replica.selector.class`: who serves a consumer that names its rack.
+    pub replica_selector_class: &'static str,
+    /// `katomic.proxy`: this node passes on to the leader what only the leader answers, and names itself alone to clients.
+    pub proxy: bool,
 }
+
+/// Values of `replica.selector.class`, by Kafka's names; the first is what Kafka does when none is given.
+const REPLICA_SELECTORS: &[&str] = &["org.apache.kafka.common.replica.LeaderSelector", RACK_AWARE];
+const RACK_AWARE: &str = "org.apache.kafka.common.replica.RackAwareReplicaSelector";
 
 const MIB: i64 = 1 << 20;
 const DAY_MS: i64 = 24 * 3_600_000;
@@ -94,10 +112,29 @@ impl Settings {
             segment_open_files_max: 1_024,
             checkpoint_bytes: 1_024 * MIB,
             checkpoint_interval_ms: 60_000,
+            log_retention_ms: None,
+            log_retention_minutes: None,
+            log_retention_hours: 168,
+            log_retention_bytes: -1,
+            log_retention_check_interval_ms: 300_000,
             proposal_timeout_ms: 20_000,
             transfer_drain_ms: 1_000,
             transaction_version: 2,
+            replica_selector_class: REPLICA_SELECTORS[0],
+            proxy: false,
         }
+    }
+
+    /// How long records are kept where a topic does not say; −1 = for ever. The finest setting given rules, as in Kafka.
+    pub fn retention_ms(&self) -> i64 {
+        let in_minutes = |minutes: i64| minutes.saturating_mul(60_000);
+        let given = self.log_retention_ms.or_else(|| self.log_retention_minutes.map(in_minutes));
+        given.unwrap_or_else(|| in_minutes(60 * i64::from(self.log_retention_hours))).max(-1)
+    }
+
+    /// Whether a consumer that names its rack is sent to a follower in it (KIP-392).
+    pub fn rack_aware_reads(&self) -> bool {
+        self.replica_selector_class == RACK_AWARE
     }
 
     /// Changes one setting.
@@ -109,17 +146,24 @@ impl Settings {
             Flag(place) => *place = value.parse().map_err(|_| ConfigError::bad(key, value, "true or false"))?,
             Int(place, range) => *place = integer(key, value, range)? as i32,
             Long(place, range) => *place = integer(key, value, range)?,
+            Unset(place, range) => *place = Some(integer(key, value, range)?),
+            OneOf(place, values) => {
+                let known = values.iter().find(|known| **known == value);
+                *place = known.ok_or_else(|| ConfigError::bad(key, value, &values.join(" or ")))?;
+            }
         }
         Ok(())
     }
 
-    /// One setting as text; None if there is none of that name.
+    /// One setting as text; None if there is none of that name, or it was not set and has no default.
     pub fn get(&self, key: &str) -> Option<String> {
         let mut copy = self.clone();
         Some(match copy.place(key)? {
             Flag(place) => place.to_string(),
             Int(place, _) => place.to_string(),
             Long(place, _) => place.to_string(),
+            Unset(place, _) => place.as_ref()?.to_string(),
+            OneOf(place, _) => (*place).to_owned(),
         })
     }
 
@@ -139,12 +183,17 @@ enum Place<'a> {
     Flag(&'a mut bool),
     Int(&'a mut i32, RangeInclusive<i64>),
     Long(&'a mut i64, RangeInclusive<i64>),
+    /// Without a default.
+    Unset(&'a mut Option<i64>, RangeInclusive<i64>),
+    OneOf(&'a mut &'static str, &'static [&'static str]),
 }
 
-use Place::{Flag, Int, Long};
+use Place::{Flag, Int, Long, OneOf, Unset};
 
 const POSITIVE_I32: RangeInclusive<i64> = 1..=i32::MAX as i64;
 const POSITIVE: RangeInclusive<i64> = 1..=i64::MAX;
+/// −1 is no limit.
+const LIMIT: RangeInclusive<i64> = -1..=i64::MAX;
 
 /// A setting's name and its place.
 type Row = (&'static str, for<'a> fn(&'a mut Settings) -> Place<'a>);
@@ -174,9 +223,16 @@ const TABLE: &[Row] = &[
     ("katomic.segment.open.files.max", |s| Long(&mut s.segment_open_files_max, 16..=1_000_000)),
     ("katomic.checkpoint.bytes", |s| Long(&mut s.checkpoint_bytes, MIB..=1 << 40)),
     ("katomic.checkpoint.interval.ms", |s| Long(&mut s.checkpoint_interval_ms, POSITIVE)),
+    ("log.retention.ms", |s| Unset(&mut s.log_retention_ms, LIMIT)),
+    ("log.retention.minutes", |s| Unset(&mut s.log_retention_minutes, -1..=i64::from(i32::MAX))),
+    ("log.retention.hours", |s| Int(&mut s.log_retention_hours, -1..=i64::from(i32::MAX))),
+    ("log.retention.bytes", |s| Long(&mut s.log_retention_bytes, LIMIT)),
+    ("log.retention.check.interval.ms", |s| Long(&mut s.log_retention_check_interval_ms, POSITIVE)),
     ("katomic.proposal.timeout.ms", |s| Long(&mut s.proposal_timeout_ms, 100..=600_000)),
     ("katomic.transfer.drain.ms", |s| Long(&mut s.transfer_drain_ms, 0..=60_000)),
     ("transaction.version", |s| Int(&mut s.transaction_version, 0..=2)),
+    ("replica.selector.class", |s| OneOf(&mut s.replica_selector_class, REPLICA_SELECTORS)),
+    ("katomic.proxy", |s| Flag(&mut s.proxy)),
 ];
 
 fn integer(key: &str, value: &str, range: RangeInclusive<i64>) -> Result<i64, ConfigError> {
@@ -199,7 +255,8 @@ mod tests {
                 Flag(place) => (!*place).to_string(),
                 Int(place, range) if i64::from(*place) == *range.end() => range.start().to_string(),
                 Long(place, range) if *place == *range.end() => range.start().to_string(),
-                Int(_, range) | Long(_, range) => range.end().to_string(),
+                Int(_, range) | Long(_, range) | Unset(_, range) => range.end().to_string(),
+                OneOf(_, values) => values.last().expect("there is a choice").to_string(),
             };
             let before = settings.all();
             settings.set(name, &value).expect("it is in range");
@@ -208,7 +265,23 @@ mod tests {
                 settings.all().into_iter().filter(|pair| before.get(&pair.0) != Some(&pair.1)).collect();
             assert_eq!(changed.len(), 1, "{name} changes itself alone: {changed:?}");
         }
-        assert_eq!(TABLE.len(), Settings::for_mode(Mode::Dev).all().len(), "no name twice");
+        let names: std::collections::BTreeSet<_> = TABLE.iter().map(|(name, _)| name).collect();
+        assert_eq!(TABLE.len(), names.len(), "no name twice");
         assert_eq!(Settings::for_mode(Mode::Dev).get("no.such.setting"), None);
+    }
+
+    #[test]
+    fn the_finest_retention_given_rules() {
+        let of = |given: &[(&str, &str)]| {
+            let mut settings = Settings::for_mode(Mode::Production);
+            given.iter().for_each(|(key, value)| settings.set(key, value).expect("it is in range"));
+            settings.retention_ms()
+        };
+        assert_eq!(of(&[]), 7 * DAY_MS);
+        assert_eq!(of(&[("log.retention.hours", "2")]), 7_200_000);
+        assert_eq!(of(&[("log.retention.minutes", "3"), ("log.retention.hours", "2")]), 180_000);
+        assert_eq!(of(&[("log.retention.minutes", "3"), ("log.retention.ms", "4")]), 4);
+        assert_eq!(of(&[("log.retention.ms", "-1"), ("log.retention.hours", "2")]), -1);
+        assert_eq!(of(&[("log.retention.hours", "-1")]), -1);
     }
 }

@@ -42,6 +42,9 @@ impl Leader {
             Request::DeleteTopics(topics) => {
                 self.proposals.propose(turn, Command::DeleteTopics(topics), Purpose::Topics(token));
             }
+            Request::DeleteRecords(trims) => {
+                self.proposals.propose(turn, Command::TrimPartitions(trims), Purpose::Records(token));
+            }
             Request::AlterConfigs(changes) => {
                 self.proposals.propose(turn, Command::AlterConfigs(changes), Purpose::Configs(token));
             }
@@ -76,6 +79,10 @@ impl Leader {
                 let Outcome::Topics(results) = outcome else { unreachable!("as the command") };
                 turn.reply_applied(token, Response::Topics(results));
             }
+            Purpose::Records(token) => {
+                let Outcome::Trimmed(results) = outcome else { unreachable!("as the command") };
+                turn.reply_applied(token, Response::Trimmed(results));
+            }
             Purpose::Configs(token) => turn.reply_applied(token, Response::Done),
             Purpose::Expire => self.expired(turn, true),
             Purpose::Nothing => {}
@@ -97,7 +104,7 @@ impl Leader {
                 turn.reply(token, Response::Refused(Refusal::NotLeader));
                 self.offset_commit_settled(turn, &group, ticket, None);
             }
-            Purpose::ProducerId(token) | Purpose::Topics(token) | Purpose::Configs(token) => {
+            Purpose::ProducerId(token) | Purpose::Topics(token) | Purpose::Records(token) | Purpose::Configs(token) => {
                 turn.reply(token, Response::Refused(Refusal::NotLeader));
             }
             Purpose::LateOffsetCommit(_) | Purpose::Nothing => {}
@@ -115,7 +122,7 @@ impl Leader {
                 self.offset_commit_settled(turn, group, ticket, None);
                 self.proposals.put_back(ticket, Purpose::LateOffsetCommit(group.clone()));
             }
-            Purpose::ProducerId(_) | Purpose::Topics(_) | Purpose::Configs(_) => {}
+            Purpose::ProducerId(_) | Purpose::Topics(_) | Purpose::Records(_) | Purpose::Configs(_) => {}
             Purpose::LateOffsetCommit(_) | Purpose::Nothing => {}
         }
         if let Some(token) = purpose.waits() {
@@ -141,6 +148,7 @@ impl Purpose {
             Purpose::ProducerId(token)
             | Purpose::OffsetCommit(token, ..)
             | Purpose::Topics(token)
+            | Purpose::Records(token)
             | Purpose::Configs(token) => Some(*token),
             Purpose::Produce(_)
             | Purpose::Ending(_)
@@ -169,6 +177,7 @@ fn may_propose(request: &Request) -> bool {
         | Request::OffsetCommit(_)
         | Request::CreateTopics(_)
         | Request::DeleteTopics(_)
+        | Request::DeleteRecords(_)
         | Request::AlterConfigs(_) => true,
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! Where a request goes: `dispatch` → `produce` + `admission` (plain), or `transactions` (one queue for each transactional id) →
 //! `staging`, `end_txn`, `init_producer_id`, with the data in `stage` and what a stage replicates early in `begin`; groups and
-//! their offsets in `groups` and `offsets`; what nobody uses any more in `expiry`.
+//! their offsets in `groups` and `offsets`; what nobody uses any more in `expiry`, old records in `retention`.
 //!
 //! Whether this node still leads is not known here, and an answer may not presume it: the kind of [`Action`] says what must
 //! hold before it is sent. `handover` is how a leader goes as planned.
@@ -31,6 +31,7 @@ mod produce;
 mod proposals;
 mod rebalance;
 pub mod request;
+mod retention;
 mod stage;
 mod staging;
 mod transactions;
@@ -89,6 +90,10 @@ pub struct LeaderSettings {
     pub transactional_id_expiration_ms: i64,
     /// `offsets.retention.minutes`, in milliseconds.
     pub offsets_retention_ms: i64,
+    /// `log.retention.ms` (or `.minutes`, or `.hours`) where a topic does not say; −1 = for ever.
+    pub log_retention_ms: i64,
+    /// `log.retention.bytes` where a topic does not say; −1 = unlimited.
+    pub log_retention_bytes: i64,
 }
 
 /// Counts for metrics; only ever grow, except the gauges.

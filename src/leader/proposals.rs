@@ -29,6 +29,8 @@ pub(super) enum Purpose {
     LateOffsetCommit(Arc<str>),
     /// CreateTopics or DeleteTopics.
     Topics(Token),
+    /// DeleteRecords.
+    Records(Token),
     /// AlterConfigs.
     Configs(Token),
     /// Expiry: forget what is gone.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::state::command::{ConfigChange, NewTopic, OffsetWrite, ProduceOutcome};
+use crate::state::command::{ConfigChange, NewTopic, OffsetWrite, ProduceOutcome, Trim};
 use crate::types::{ConnectionId, Offset, ProducerIdAndEpoch, RecordBatch, Refusal, TopicId, TopicPartition};
 
 /// Names one request until it is answered.
@@ -58,6 +58,8 @@ pub enum Request {
     CreateTopics(Vec<NewTopic>),
     /// DeleteTopics.
     DeleteTopics(Vec<TopicId>),
+    /// DeleteRecords.
+    DeleteRecords(Vec<Trim>),
     /// AlterConfigs and IncrementalAlterConfigs, already worked out into changes.
     AlterConfigs(Vec<ConfigChange>),
 }
@@ -248,6 +250,8 @@ pub enum Response {
     Offsets(Vec<(TopicPartition, Result<Option<FetchedOffset>, Refusal>)>),
     /// CreateTopics, DeleteTopics: per topic, in order.
     Topics(Vec<Result<TopicId, Refusal>>),
+    /// DeleteRecords: per partition, in order, where its log starts now.
+    Trimmed(Vec<Result<Offset, Refusal>>),
 }
 
 impl Response {
@@ -276,6 +280,7 @@ impl Response {
             | Response::Synced(_)
             | Response::Left(_)
             | Response::Offsets(_)
+            | Response::Trimmed(_)
             | Response::Topics(_) => false,
         }
     }

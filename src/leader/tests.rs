@@ -3,7 +3,7 @@
 //! `scripts/<topic>/*.txt`: one script for each schedule that one node can play, each trap and each rule; [`player`] tells
 //! what the commands mean.
 
-mod player;
+pub(super) mod player;
 mod properties;
 
 use super::Action;
@@ -15,7 +15,9 @@ use crate::types::{ConnectionId, LogIndex, Offset, Refusal, Term, TopicPartition
 
 #[test]
 fn the_scripts_play_as_written() {
-    for topic in ["transactions", "end_txn", "stage", "chunks", "init", "admission", "offsets", "expiry", "bounds"] {
+    for topic in
+        ["transactions", "end_txn", "stage", "chunks", "init", "admission", "offsets", "expiry", "records", "bounds"]
+    {
         golden::run(&format!("src/leader/scripts/{topic}"), || {
             let mut player = player::Player::new();
             Box::new(move |command| player.play(command))

@@ -199,6 +199,7 @@ fn transactional_id(request: &Request) -> Option<&Arc<str>> {
         | Request::OffsetFetch(_)
         | Request::CreateTopics(_)
         | Request::DeleteTopics(_)
+        | Request::DeleteRecords(_)
         | Request::AlterConfigs(_) => None,
     }
 }
@@ -275,6 +276,7 @@ impl Leader {
             | Request::OffsetFetch(_)
             | Request::CreateTopics(_)
             | Request::DeleteTopics(_)
+            | Request::DeleteRecords(_)
             | Request::AlterConfigs(_) => unreachable!("dispatched as transactional"),
         }
     }

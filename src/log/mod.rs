@@ -39,6 +39,7 @@ pub mod meters;
 pub mod peers;
 pub mod raft_types;
 pub mod recovery;
+pub mod retention;
 pub mod sequencer;
 pub mod snapshot;
 pub mod start;
@@ -130,6 +131,8 @@ pub struct LogOptions {
     pub checkpoint_log_bytes: u64,
     /// Time between checkpoints.
     pub checkpoint_every: Duration,
+    /// How often retention is looked at (`log.retention.check.interval.ms`).
+    pub retention_check_every: Duration,
     /// Threads of Raft's runtime, at least 3.
     pub raft_threads: usize,
     /// Shows how far the replay is, while [`Log::open`] has not returned yet.
@@ -153,6 +156,7 @@ impl LogOptions {
             log_prefill_bytes: if cfg!(test) { 1 << 20 } else { 8 << 20 },
             checkpoint_log_bytes: 1 << 30,
             checkpoint_every: Duration::from_secs(60),
+            retention_check_every: Duration::from_secs(300),
             raft_threads: 3,
             progress: Arc::default(),
         }
@@ -310,6 +314,7 @@ impl Log {
             wake,
         };
         let times = start::CheckpointTimes { log_bytes: options.checkpoint_log_bytes, every: options.checkpoint_every };
+        runtime.spawn(retention::run(replica.clone(), sequencer.clone(), options.retention_check_every));
         let raft = start::on(runtime, start::raft(parts, listener, times))?;
         let scraped = Mutex::default();
         Ok(Node {

@@ -33,7 +33,7 @@ use crate::leader::request::{Caller, Request, Response, Token};
 use crate::leader::{Action, Leader, LeaderStats, Ticket};
 use crate::state::Machine;
 use crate::state::command::Entry;
-use crate::types::{Now, Refusal, Term};
+use crate::types::{Now, PartitionFacts, Refusal, Term};
 
 mod answers;
 mod parting;
@@ -194,6 +194,14 @@ impl Sequencer {
         state.within = within;
         self.event(&mut state, |leader, machine, now| leader.handle(machine, now, caller, token, request));
         receiver
+    }
+
+    /// Lets the leader, if this node is it, remove what retention no longer keeps of these partitions.
+    pub fn retain(self: &Arc<Self>, facts: &[PartitionFacts]) {
+        let mut state = self.state.lock();
+        if !state.stopping {
+            self.event(&mut state, |leader, machine, now| leader.retain(machine, now, facts));
+        }
     }
 
     /// Entries were applied, and the machine's lock released.
@@ -409,7 +417,7 @@ impl Sequencer {
     }
 }
 
-/// Whether a request makes the log or the segments grow. Deleting a topic or shortening its retention helps a full disk,
+/// Whether a request makes the log or the segments grow. Deleting topics or records or shortening retention helps a full disk,
 /// and group members must be kept alive.
 fn takes_space(request: &Request) -> bool {
     match request {
@@ -427,6 +435,7 @@ fn takes_space(request: &Request) -> bool {
         | Request::LeaveGroup(_)
         | Request::OffsetFetch(_)
         | Request::DeleteTopics(_)
+        | Request::DeleteRecords(_)
         | Request::AlterConfigs(_) => false,
     }
 }

@@ -32,6 +32,8 @@ pub struct Fetch {
     pub bytes_min: usize,
     /// Bytes of the whole answer; the first batch is returned whatever its size.
     pub bytes_max: usize,
+    /// The asker may have seen more than this node has applied: an offset behind the end is waited for like data.
+    pub may_be_ahead: bool,
 }
 
 /// One partition of a fetch.
@@ -125,13 +127,30 @@ impl Reader {
         }
     }
 
+    /// Bounds of these partitions, at one index, without their records: where an offset is within them.
+    pub fn look_up(&self, partitions: &[FetchPartition]) -> Vec<Fetched> {
+        let visible = self.segments.visible();
+        let look = |of: &FetchPartition| {
+            let ask = Ask { of: *of, bytes_max: 0, at_least_one: false };
+            let found = answer(&self.segments, ask, false, visible, |_, _| Some(Ok(ReadBatches::default())));
+            let (bounds, result) = found.expect("nothing is read");
+            let within = |bounds: Bounds| (bounds.log_start_offset..=bounds.high_watermark).contains(&of.from);
+            let result = match bounds {
+                Some(bounds) if !within(bounds) => Err(SegmentError::OffsetOutOfRange),
+                _ => result,
+            };
+            Fetched { partition: of.partition, bounds, result }
+        };
+        partitions.iter().map(look).collect()
+    }
+
     /// One look at everything, at one index: in memory if that is enough, else on a thread that may wait for the disk.
     async fn look(&self, fetch: &Arc<Fetch>) -> Gathered {
         let pin = self.segments.pin();
         let share = self.memory.take(fetch.bytes_at_most());
         let bytes_max = share.bytes();
         let in_memory = gather(fetch, bytes_max, |ask| {
-            answer(&self.segments, ask, pin.visible(), |ask, visible| {
+            answer(&self.segments, ask, fetch.may_be_ahead, pin.visible(), |ask, visible| {
                 let Ask { of, bytes_max, at_least_one } = ask;
                 self.segments.read_memory(of.partition, visible, of.from, bytes_max, at_least_one).transpose()
             })
@@ -142,7 +161,7 @@ impl Reader {
         let (segments, of) = (self.segments.clone(), fetch.clone());
         let read = tokio::task::spawn_blocking(move || {
             let gathered = gather(&of, bytes_max, |ask| {
-                answer(&segments, ask, pin.visible(), |ask, visible| {
+                answer(&segments, ask, of.may_be_ahead, pin.visible(), |ask, visible| {
                     let Ask { of, bytes_max, at_least_one } = ask;
                     Some(segments.read(of.partition, visible, of.from, bytes_max, at_least_one))
                 })
@@ -171,6 +190,7 @@ impl Reader {
 fn answer(
     segments: &Segments,
     ask: Ask,
+    may_be_ahead: bool,
     visible: Option<LogIndex>,
     read: impl FnOnce(Ask, LogIndex) -> Option<Result<ReadBatches, SegmentError>>,
 ) -> Option<Answer> {
@@ -178,6 +198,9 @@ fn answer(
     let Some(visible) = visible else { return Some((None, Err(SegmentError::UnknownPartition))) };
     match segments.bounds(ask.of.partition, visible) {
         Err(error) => Some((None, Err(error))),
+        Ok(bounds) if may_be_ahead && ask.of.from > bounds.high_watermark => {
+            Some((Some(bounds), Ok(ReadBatches::default())))
+        }
         Ok(bounds) => Some((Some(bounds), read(ask, visible)?)),
     }
 }

@@ -98,7 +98,7 @@ mod tests {
             from: Offset(0),
             bytes_max: *bytes_max,
         });
-        Fetch { partitions: partitions.collect(), wait_max: Duration::ZERO, bytes_min, bytes_max }
+        Fetch { partitions: partitions.collect(), wait_max: Duration::ZERO, bytes_min, bytes_max, may_be_ahead: false }
     }
 
     /// Partitions that hold this many bytes each, in batches of 10.

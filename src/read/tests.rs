@@ -91,7 +91,7 @@ fn fetch(from: &[(i32, i64)]) -> Fetch {
         from: Offset(*from),
         bytes_max: 1 << 20,
     });
-    Fetch { partitions: partitions.collect(), wait_max: LONG, bytes_min: 1, bytes_max: 10 << 20 }
+    Fetch { partitions: partitions.collect(), wait_max: LONG, bytes_min: 1, bytes_max: 10 << 20, may_be_ahead: false }
 }
 
 fn bytes(fetched: &[Fetched]) -> Vec<usize> {
@@ -169,6 +169,35 @@ async fn errors_are_answered_at_once() {
     assert!(matches!(fetched[2].result, Err(SegmentError::UnknownPartition)));
     assert!(fetched[2].bounds.is_none());
     assert!(before.elapsed() < LONG);
+}
+
+#[tokio::test]
+async fn an_offset_behind_the_end_is_waited_for_where_the_asker_may_be_ahead() {
+    let mut world = World::new();
+    world.append(&[0], 100);
+    let ahead = || Fetch { may_be_ahead: true, ..fetch(&[(0, 2)]) };
+    let late = world.reader.fetch(Fetch { wait_max: SHORT, ..ahead() }).await;
+    assert_eq!(
+        (late[0].bounds.unwrap().high_watermark, bytes(&late)),
+        (Offset(1), vec![0]),
+        "the end, to compare with"
+    );
+    let waiting = world.start(ahead());
+    world.until_waiting(1).await;
+    world.append(&[0], 100);
+    world.append(&[0], 200);
+    assert_eq!(bytes(&waiting.await.unwrap()), [200], "from the offset on, not from what came before it");
+}
+
+#[tokio::test]
+async fn an_offset_is_looked_up_without_reading() {
+    let mut world = World::new();
+    world.append(&[0], 100);
+    let looked = world.reader.look_up(&fetch(&[(0, 1), (0, 2), (1, 0), (7, 0)]).partitions);
+    assert_eq!((looked[0].bounds.unwrap().high_watermark, looked[0].result.is_ok()), (Offset(1), true));
+    assert!(matches!(looked[1].result, Err(SegmentError::OffsetOutOfRange)));
+    assert!(looked[2].result.as_ref().is_ok_and(|batches| batches.bytes == 0));
+    assert!(matches!(looked[3].result, Err(SegmentError::UnknownPartition)));
 }
 
 #[tokio::test]

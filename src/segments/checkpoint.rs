@@ -17,13 +17,13 @@ use serde::{Deserialize, Serialize};
 
 use super::files::Files;
 use super::index::read_exact;
-use super::segment::Segment;
+use super::segment::{Roll, Segment};
 use super::{Checkpoint, SegmentError};
 use crate::disk::{Disk, File};
 use crate::types::{LogIndex, Offset, PartitionId, Term, TopicId};
 
 const MAGIC: &[u8; 8] = b"KATOMANI";
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 const HEADER_BYTES: usize = 40;
 const CRC_BYTES: usize = 4;
 /// The newest durable checkpoint.
@@ -45,8 +45,8 @@ pub(super) struct Topic {
     pub id: TopicId,
     /// Its name.
     pub name: String,
-    /// Its `segment.bytes`: replayed batches must roll where they rolled before.
-    pub segment_bytes: u64,
+    /// When its segments end: replayed batches must roll where they rolled before.
+    pub roll: Roll,
     /// By number.
     pub partitions: Vec<Partition>,
 }
@@ -60,7 +60,7 @@ pub(super) struct Partition {
     pub log_start: Offset,
     /// Offset behind the last record.
     pub end: Offset,
-    /// In offset order.
+    /// In offset order; none lies wholly below the first offset.
     pub segments: Vec<Segment>,
 }
 

@@ -22,6 +22,8 @@ type Key = (TopicPartition, i64, Kind);
 struct Open {
     files: HashMap<Key, (Arc<dyn File>, u64)>,
     uses: u64,
+    /// How often something was forgotten: a file opened meanwhile may be one of them, and is not kept.
+    forgets: u64,
 }
 
 /// The cache.
@@ -63,7 +65,7 @@ impl Files {
     /// A file, opened if it is not open; created if missing and `create`.
     pub(super) fn get(&self, of: &Partition, base: i64, kind: Kind, create: bool) -> io::Result<Arc<dyn File>> {
         let key = (of.id, base, kind);
-        {
+        let forgets = {
             let mut open = self.open.lock();
             open.uses += 1;
             let uses = open.uses;
@@ -71,9 +73,13 @@ impl Files {
                 *last = uses;
                 return Ok(file.clone());
             }
-        }
+            open.forgets
+        };
         let file = self.disk.open(&self.path(of, base, kind), create)?;
         let mut open = self.open.lock();
+        if open.forgets != forgets {
+            return Ok(file);
+        }
         if open.files.len() >= self.open_max {
             open.evict();
         }
@@ -84,7 +90,18 @@ impl Files {
 
     /// Closes the files of a partition that is gone.
     pub(super) fn forget(&self, of: TopicPartition) {
-        self.open.lock().files.retain(|(partition, _, _), _| *partition != of);
+        let mut open = self.open.lock();
+        open.forgets += 1;
+        open.files.retain(|(partition, _, _), _| *partition != of);
+    }
+
+    /// Closes the files of a segment that is gone.
+    pub(super) fn forget_segment(&self, of: TopicPartition, base: i64) {
+        let mut open = self.open.lock();
+        open.forgets += 1;
+        for kind in Kind::ALL {
+            open.files.remove(&(of, base, kind));
+        }
     }
 
     /// How many files are open.

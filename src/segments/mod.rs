@@ -13,6 +13,7 @@ mod queue;
 mod reading;
 mod records;
 mod recovery;
+mod removal;
 mod segment;
 mod tail;
 #[cfg(test)]
@@ -33,13 +34,14 @@ use parking_lot::{Mutex, RwLock};
 use crate::disk::Disk;
 use crate::state::command::Effects;
 use crate::types::settings::TopicSettings;
-use crate::types::{LogIndex, Offset, Term, TopicId, TopicPartition};
+use crate::types::{LogIndex, Offset, PartitionFacts, Term, TopicId, TopicPartition};
 
 pub use fetcher::{Asked, Incoming, Staged, TransferProgress};
 use files::Files;
 use pins::Pins;
 use queue::{CheckpointJob, InstallJob, Job, Queue};
 use reading::Reading;
+use segment::Roll;
 use tail::{Partition, TailBatch, TailRead};
 use transfer::Transfers;
 pub use transfer::{FileRef, Offer, Piece, TransferError, Want};
@@ -213,7 +215,7 @@ impl Segments {
         if let Some((offer, manifest)) = recovered.manifest {
             shared.transfers.wrote(offer, manifest);
         }
-        let writer = writer::Writer::new(shared.clone(), recovered.segment_bytes, recovered.partitions);
+        let writer = writer::Writer::new(shared.clone(), recovered.rolls, recovered.partitions);
         let thread = std::thread::Builder::new().name("segments".to_owned()).spawn(move || writer.run());
         let thread = thread.map_err(|source| SegmentError::Io { path: dir, source })?;
         let closer = Arc::new(Closer { shared: shared.clone(), writer: Mutex::new(Some(thread)) });
@@ -234,16 +236,23 @@ impl Segments {
                 base: appended.base_offset.0,
                 next: appended.next_offset.0,
                 epoch: term.leader_epoch(),
+                entry_ms: effects.now_ms,
                 records: appended.records.clone(),
             };
             partition.tail.lock().push(batch.clone());
             jobs.push(Job::Batch(partition, batch));
         }
+        for (of, start) in &effects.trimmed {
+            let partition = self.shared.table.read().get(of).cloned();
+            let partition = partition.expect("state trims only partitions that it created");
+            partition.tail.lock().start_at(index, start.0, self.shared.pins.least());
+            jobs.push(Job::Trim(partition, index, start.0));
+        }
         for topic in &effects.deleted {
             let table = self.shared.table.read();
             let numbers = (0..).map_while(|partition| table.get(&TopicPartition { topic: *topic, partition }));
             numbers.for_each(|partition| partition.delete(index));
-            jobs.push(Job::Delete(*topic));
+            jobs.push(Job::Delete(*topic, index));
         }
         if !jobs.is_empty() {
             self.shared.queue.push(jobs);
@@ -266,7 +275,7 @@ impl Segments {
     /// Tells a topic's settings, in the order of the calls to [`Segments::apply`]: after the entry that created the topic
     /// or changed them. Segments roll by them, so every replica must call this at the same place in the log.
     pub fn configure(&self, topic: TopicId, settings: &TopicSettings) {
-        self.shared.queue.push(vec![Job::Configure(topic, settings.segment_bytes)]);
+        self.shared.queue.push(vec![Job::Configure(topic, Roll::of(settings))]);
     }
 
     /// Makes everything up to `index` visible at once. Called inside the apply lock, after all pushes.
@@ -421,6 +430,19 @@ impl Segments {
         let mut sizes: Vec<_> = existing.map(|partition| (partition.id, partition.size_bytes())).collect();
         sizes.sort_unstable();
         sizes
+    }
+
+    /// The segments of partitions, for retention; unknown ones are left out.
+    pub fn facts(&self, of: &[TopicPartition]) -> Vec<PartitionFacts> {
+        let partitions: Vec<_> = {
+            let table = self.shared.table.read();
+            of.iter().filter_map(|of| table.get(of).cloned()).collect()
+        };
+        let facts = |of: &Arc<Partition>| {
+            let segments = of.files.lock().live().iter().map(|segment| segment.facts()).collect();
+            PartitionFacts { of: of.id, segments }
+        };
+        partitions.iter().map(facts).collect()
     }
 
     /// Drains and stops the writer thread.

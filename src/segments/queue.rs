@@ -16,6 +16,7 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 
 use super::fetcher::Staged;
+use super::segment::Roll;
 use super::tail::{Partition, TailBatch};
 use super::{OnInstalled, SegmentError};
 use crate::types::{LogIndex, Term, TopicId};
@@ -45,10 +46,12 @@ pub(super) enum Job {
     Batch(Arc<Partition>, TailBatch),
     /// Partitions that exist from here on.
     Create(Arc<Partition>),
-    /// A topic that does not exist any more.
-    Delete(TopicId),
-    /// The topic's `segment.bytes` from here on.
-    Configure(TopicId, u64),
+    /// A topic that does not exist any more, since that entry.
+    Delete(TopicId, LogIndex),
+    /// When the topic's segments end, from here on.
+    Configure(TopicId, Roll),
+    /// The log starts at that offset from that entry on.
+    Trim(Arc<Partition>, LogIndex, i64),
     /// Make everything before this durable.
     Checkpoint(CheckpointJob),
     /// Put a received checkpoint in place.
@@ -72,7 +75,7 @@ impl Job {
             Job::Checkpoint(_) | Job::Install(_) => true,
             #[cfg(test)]
             Job::Flush(_) => true,
-            Job::Batch(..) | Job::Create(_) | Job::Delete(_) | Job::Configure(..) => false,
+            Job::Batch(..) | Job::Create(_) | Job::Delete(..) | Job::Configure(..) | Job::Trim(..) => false,
         }
     }
 }

@@ -127,10 +127,17 @@ impl<'a> Reading<'a> {
         Ok(Self { files, partition, segment, log })
     }
 
-    /// A topic deleted meanwhile takes its files with it; anything else is the system's word.
+    /// A topic deleted meanwhile takes its files with it, and so does a log start that moved up; anything else is the
+    /// system's word.
     fn io_error(files: &Files, of: &Partition, segment: Segment, kind: Kind, source: io::Error) -> SegmentError {
-        if source.kind() == io::ErrorKind::NotFound && of.files.lock().deleted {
-            return SegmentError::UnknownPartition;
+        if source.kind() == io::ErrorKind::NotFound {
+            let now = of.files.lock();
+            if now.deleted {
+                return SegmentError::UnknownPartition;
+            }
+            if !now.segments.iter().any(|known| known.base == segment.base) {
+                return SegmentError::OffsetOutOfRange;
+            }
         }
         SegmentError::Io { path: files.path(of, segment.base, kind), source }
     }
@@ -241,29 +248,62 @@ impl<'a> Reading<'a> {
         Some((found.0, base + i64::from(found.1)))
     }
 
-    /// First record at or after `timestamp_ms` in a batch below `until`.
-    pub(super) fn first_at(&self, timestamp_ms: i64, until: i64) -> Result<Option<(i64, Offset)>, SegmentError> {
+    /// First record from `from` on, in a batch below `until`, at or after `timestamp_ms`.
+    pub(super) fn first_at(
+        &self,
+        timestamp_ms: i64,
+        from: i64,
+        until: i64,
+    ) -> Result<Option<(i64, Offset)>, SegmentError> {
         // Everything up to an entry's offset is at or below its timestamp, and only its own batch may be at it.
-        let from = self.last_time_where(|timestamp, _| timestamp <= timestamp_ms);
-        let mut scan = from.map_or_else(|| self.scan_from(0), |(_, offset)| self.scan_for(offset));
+        let behind = self.last_time_where(|timestamp, _| timestamp <= timestamp_ms).map(|(_, offset)| offset);
+        let start = behind.into_iter().chain((from > self.segment.base).then_some(from)).max();
+        let mut scan = start.map_or_else(|| self.scan_from(0), |offset| self.scan_for(offset));
         while let Some(found) = self.next(&mut scan)? {
-            if found.header.base_offset() >= until {
+            let base = found.header.base_offset();
+            if base >= until {
                 break;
             }
-            if found.header.max_timestamp() < timestamp_ms {
+            if found.header.max_timestamp() < timestamp_ms || found.last() < from {
                 continue;
             }
-            if let Some(record) =
-                super::times::first_record_at(&self.load(&found)?, found.header.base_offset(), timestamp_ms)
-            {
+            if let Some(record) = super::times::first_record_at(&self.load(&found)?, base, from, timestamp_ms) {
                 return Ok(Some(record));
             }
         }
         Ok(None)
     }
 
-    /// Greatest timestamp below `until`, and the last offset of the first batch that has it.
-    pub(super) fn max_before(&self, until: i64) -> Result<Option<(i64, i64)>, SegmentError> {
+    /// Greatest timestamp in the records from `from` on that lie in batches below `until`, and its record's batch's last offset: by a
+    /// scan, since the indexes count what lies below `from` too.
+    fn max_between(&self, from: i64, until: i64) -> Result<Option<(i64, i64)>, SegmentError> {
+        let mut best: Option<(i64, i64)> = None;
+        let mut scan = self.scan_for(from);
+        while let Some(found) = self.next(&mut scan)? {
+            let base = found.header.base_offset();
+            if base >= until {
+                break;
+            }
+            if found.last() < from || found.header.max_timestamp() <= best.map_or(-1, |(best, _)| best) {
+                continue;
+            }
+            let timestamp = match base < from {
+                true => super::times::greatest_from(&self.load(&found)?, base, from),
+                false => found.header.max_timestamp(),
+            };
+            if timestamp > best.map_or(-1, |(best, _)| best) {
+                best = Some((timestamp, found.last()));
+            }
+        }
+        Ok(best)
+    }
+
+    /// Greatest timestamp from `from` on and below `until`, and the last offset of the first batch that has it.
+    pub(super) fn max_in(&self, from: i64, until: i64) -> Result<Option<(i64, i64)>, SegmentError> {
+        if from <= self.segment.base { self.max_before(until) } else { self.max_between(from, until) }
+    }
+
+    fn max_before(&self, until: i64) -> Result<Option<(i64, i64)>, SegmentError> {
         let (timestamp, last) = self.segment.max_timestamp;
         if timestamp < 0 || last < until {
             return Ok((timestamp >= 0).then_some((timestamp, last)));

@@ -12,14 +12,45 @@ use crate::config::limits::UNPACKED_BYTES_MAX;
 use crate::types::RecordBatch;
 use crate::types::record_batch::HEADER_BYTES;
 
-/// (timestamp, offset delta) of the first record whose timestamp satisfies `wanted`.
+/// (timestamp, offset delta) of the first record with a delta of `from` or more whose timestamp satisfies `wanted`.
 ///
 /// With LogAppendTime every record has the batch's greatest timestamp.
-pub(super) fn first_where(batch: &RecordBatch, wanted: impl Fn(i64) -> bool) -> io::Result<Option<(i64, i64)>> {
+pub(super) fn first_where(
+    batch: &RecordBatch,
+    from: i64,
+    wanted: impl Fn(i64) -> bool,
+) -> io::Result<Option<(i64, i64)>> {
     if batch.is_log_append_time() {
         let timestamp = batch.max_timestamp();
-        return Ok(wanted(timestamp).then_some((timestamp, 0)));
+        let delta = from.max(0);
+        let there = delta <= i64::from(batch.last_offset_delta());
+        return Ok((there && wanted(timestamp)).then_some((timestamp, delta)));
     }
+    let mut found = None;
+    walk(batch, |timestamp, delta| {
+        found = (delta >= from && wanted(timestamp)).then_some((timestamp, delta));
+        found.is_none()
+    })?;
+    Ok(found)
+}
+
+/// The greatest timestamp of the records with a delta of `from` or more, None without any.
+pub(super) fn greatest_from(batch: &RecordBatch, from: i64) -> io::Result<Option<i64>> {
+    if batch.is_log_append_time() {
+        return Ok(Some(batch.max_timestamp()));
+    }
+    let mut greatest = None;
+    walk(batch, |timestamp, delta| {
+        if delta >= from {
+            greatest = greatest.max(Some(timestamp));
+        }
+        true
+    })?;
+    Ok(greatest)
+}
+
+/// Shows (timestamp, offset delta) of every record until told to stop.
+fn walk(batch: &RecordBatch, mut look: impl FnMut(i64, i64) -> bool) -> io::Result<()> {
     let mut records = BufReader::new(unpacked(batch)?.take(UNPACKED_BYTES_MAX));
     for _ in 0..batch.record_count() {
         let size = u64::try_from(varint(&mut records)?.0).map_err(|_| malformed())?;
@@ -28,13 +59,13 @@ pub(super) fn first_where(batch: &RecordBatch, wanted: impl Fn(i64) -> bool) -> 
         let (timestamp_delta, timestamp_bytes) = varint(&mut records)?;
         let (offset_delta, offset_bytes) = varint(&mut records)?;
         let timestamp = batch.base_timestamp().wrapping_add(timestamp_delta);
-        if wanted(timestamp) {
-            return Ok(Some((timestamp, offset_delta)));
+        if !look(timestamp, offset_delta) {
+            return Ok(());
         }
         let rest = size.checked_sub(1 + timestamp_bytes + offset_bytes).ok_or_else(malformed)?;
         skip(&mut records, rest)?;
     }
-    Ok(None)
+    Ok(())
 }
 
 fn malformed() -> io::Error {

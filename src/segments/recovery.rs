@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::checkpoint::{self, Manifest};
 use super::reading::Scan;
-use super::segment::{IndexBytes, Kind, Segment, file_name, folder};
+use super::segment::{IndexBytes, Kind, Measure, Roll, Segment, file_name, folder};
 use super::tail::Partition;
 use super::transfer::Offer;
 use super::{Checkpoint, SegmentError};
@@ -25,7 +25,7 @@ pub(super) struct Recovered {
     /// The manifest, as it is offered to other nodes.
     pub manifest: Option<(Offer, Arc<dyn File>)>,
     pub partitions: BTreeMap<TopicPartition, Arc<Partition>>,
-    pub segment_bytes: BTreeMap<TopicId, u64>,
+    pub rolls: BTreeMap<TopicId, Roll>,
 }
 
 /// Loads the newest manifest and makes the files follow it.
@@ -43,7 +43,7 @@ pub(super) fn recover(disk: &dyn Disk, dir: &Path) -> Result<Recovered, SegmentE
     }
     let mut recovered = Recovered { checkpoint: Some(checkpoint), manifest: offer, ..Recovered::default() };
     for topic in manifest.topics {
-        recovered.segment_bytes.insert(topic.id, topic.segment_bytes);
+        recovered.rolls.insert(topic.id, topic.roll);
         let name: Arc<str> = topic.name.into();
         for entry in topic.partitions {
             let folder = folder(dir, &name, topic.id, entry.partition, false);
@@ -205,12 +205,13 @@ fn rebuild(
         let (path, position) = (log_path.clone(), scan.position());
         SegmentError::Damaged { path, position, what: source.to_string() }
     })? {
-        again.note(found.size, found.last(), found.header.max_timestamp(), &mut out);
+        let (size_bytes, max_timestamp) = (found.size, found.header.max_timestamp());
+        again.note(Measure { size_bytes, last: found.last(), max_timestamp, entry_ms: 0 }, &mut out);
     }
     if !active {
         again.seal(&mut out);
     }
-    if again != *segment {
+    if again.with_entry_times_of(segment) != *segment {
         let what = "its batches are not those that the manifest counted".to_owned();
         return Err(SegmentError::Damaged { path: log_path, position: segment.len, what });
     }

@@ -9,10 +9,42 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{index, time_index};
-use crate::types::{PartitionId, TopicId};
+use crate::types::settings::TopicSettings;
+use crate::types::{Offset, PartitionId, SegmentFacts, TopicId};
 
 /// Positions in Kafka's index are i32: no segment may grow beyond, whatever the topic asks.
 const SEGMENT_BYTES_MAX: u64 = i32::MAX as u64;
+
+/// When a topic's segments end. It comes from entries, so every replica rolls at the same batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Roll {
+    /// `segment.bytes`.
+    pub bytes: u64,
+    /// `segment.ms`.
+    pub ms: i64,
+    /// `segment.index.bytes`.
+    pub index_bytes: u32,
+}
+
+impl Roll {
+    /// As a topic is set.
+    pub(super) fn of(settings: &TopicSettings) -> Self {
+        Self { bytes: settings.segment_bytes, ms: settings.segment_ms, index_bytes: settings.segment_index_bytes }
+    }
+}
+
+/// What a segment must know of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Measure {
+    /// Its bytes.
+    pub size_bytes: u64,
+    /// Offset of its last record.
+    pub last: i64,
+    /// Its greatest timestamp, −1 without.
+    pub max_timestamp: i64,
+    /// The time of the entry that brought it.
+    pub entry_ms: i64,
+}
 
 /// The three files of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -26,6 +58,9 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// All three.
+    pub(super) const ALL: [Self; 3] = [Kind::Log, Kind::Index, Kind::TimeIndex];
+
     fn extension(self) -> &'static str {
         match self {
             Kind::Log => "log",
@@ -68,6 +103,8 @@ impl Derived {
 pub(super) struct Segment {
     /// Offset of its first record, which names its files.
     pub base: i64,
+    /// Offset behind its last record.
+    pub next: i64,
     /// Bytes of the log file.
     pub len: u64,
     /// The offset index.
@@ -80,6 +117,10 @@ pub(super) struct Segment {
     last_indexed_timestamp: i64,
     /// Bytes since the offset index's last entry.
     since_index: u64,
+    /// Greatest timestamp of its first batch.
+    first_timestamp: i64,
+    /// Times of the entries that brought its first and its last batch: they count where records carry no time.
+    entries_ms: (i64, i64),
 }
 
 /// Index entries that one or more batches caused.
@@ -96,20 +137,36 @@ impl Segment {
     pub(super) fn new(base: i64) -> Self {
         Self {
             base,
+            next: base,
             len: 0,
             index: Derived::default(),
             time_index: Derived::default(),
             max_timestamp: (-1, -1),
             last_indexed_timestamp: -1,
             since_index: 0,
+            first_timestamp: -1,
+            entries_ms: (0, 0),
         }
     }
 
-    /// Whether a batch that ends at `last` still belongs here. Depends on the log's content only (and on the topic's
-    /// setting, which comes from entries): every replica rolls at the same batch.
-    pub(super) fn has_room(&self, size_bytes: u64, last: i64, segment_bytes: u64) -> bool {
-        let limit = segment_bytes.min(SEGMENT_BYTES_MAX);
-        self.len == 0 || (self.len + size_bytes <= limit && last - self.base <= i64::from(i32::MAX))
+    /// Whether a batch still belongs here: Kafka's `LogSegment.shouldRoll`, without its jitter and its clock.
+    pub(super) fn has_room(&self, batch: Measure, roll: Roll) -> bool {
+        if self.len == 0 {
+            return true;
+        }
+        let since_first = if self.first_timestamp >= 0 {
+            batch.max_timestamp.saturating_sub(self.first_timestamp)
+        } else {
+            batch.entry_ms.saturating_sub(self.entries_ms.0)
+        };
+        let index_bytes = u64::from(roll.index_bytes);
+        // One entry of the time index is kept for `seal`.
+        let index_full = u64::from(self.index.entries) >= index_bytes / index::ENTRY_BYTES
+            || u64::from(self.time_index.entries) + 1 >= index_bytes / time_index::ENTRY_BYTES;
+        self.len + batch.size_bytes <= roll.bytes.min(SEGMENT_BYTES_MAX)
+            && since_first <= roll.ms
+            && !index_full
+            && batch.last - self.base <= i64::from(i32::MAX)
     }
 
     fn relative(&self, offset: i64) -> i32 {
@@ -117,7 +174,14 @@ impl Segment {
     }
 
     /// Counts a batch that is appended at `len`; the order of the steps is that of Kafka's `LogSegment.append`.
-    pub(super) fn note(&mut self, size_bytes: u64, last: i64, max_timestamp: i64, out: &mut IndexBytes) {
+    pub(super) fn note(&mut self, batch: Measure, out: &mut IndexBytes) {
+        let Measure { size_bytes, last, max_timestamp, entry_ms } = batch;
+        if self.len == 0 {
+            self.first_timestamp = max_timestamp;
+            self.entries_ms.0 = entry_ms;
+        }
+        self.entries_ms.1 = entry_ms;
+        self.next = last + 1;
         if max_timestamp > self.max_timestamp.0 {
             self.max_timestamp = (max_timestamp, last);
         }
@@ -142,6 +206,18 @@ impl Segment {
             self.time_index.push(&time_index::encode(timestamp, self.relative(offset)), &mut out.time_index);
             self.last_indexed_timestamp = timestamp;
         }
+    }
+
+    /// Takes what no file holds from another count of the same batches.
+    pub(super) fn with_entry_times_of(self, other: &Segment) -> Self {
+        Self { entries_ms: other.entries_ms, ..self }
+    }
+
+    /// What retention goes by. Without timestamps the last entry's time counts, as the file's does in Kafka.
+    pub(super) fn facts(&self) -> SegmentFacts {
+        let (timestamp, _) = self.max_timestamp;
+        let greatest_ms = if timestamp >= 0 { timestamp } else { self.entries_ms.1 };
+        SegmentFacts { base: Offset(self.base), next: Offset(self.next), bytes: self.len, greatest_ms }
     }
 
     /// Bytes of the offset index.

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::{BufMut, BytesMut};
 use parking_lot::Mutex;
 
-use super::segment::Segment;
+use super::segment::{Measure, Segment};
 use super::{Bounds, ReadBatches};
 use crate::config::limits::SEGMENT_BATCH_OVERHEAD_BYTES;
 use crate::types::record_batch::PATCHED_BYTES;
@@ -32,6 +32,8 @@ pub(super) struct TailBatch {
     pub next: i64,
     /// Leader epoch to patch in.
     pub epoch: i32,
+    /// The time of its entry.
+    pub entry_ms: i64,
     /// As stored, prefix not patched.
     pub records: RecordBatch,
 }
@@ -40,6 +42,16 @@ impl TailBatch {
     /// What it takes in memory: both budgets of this room count that.
     pub(super) fn memory_bytes(&self) -> usize {
         self.records.size_bytes() + SEGMENT_BATCH_OVERHEAD_BYTES
+    }
+
+    /// What its segment counts.
+    pub(super) fn measure(&self) -> Measure {
+        Measure {
+            size_bytes: self.records.size_bytes() as u64,
+            last: self.next - 1,
+            max_timestamp: self.records.max_timestamp(),
+            entry_ms: self.entry_ms,
+        }
     }
 
     /// The 16 bytes that replace the client's.
@@ -64,6 +76,8 @@ pub(super) enum TailRead {
 pub(super) struct Tail {
     /// First offset of the log.
     log_start: i64,
+    /// Where it started for readers of an index below: (that index, the start), ascending. Empty but for a moment after a trim.
+    earlier_starts: Vec<(LogIndex, i64)>,
     /// Offset behind the last batch.
     end: i64,
     /// Unwritten batches and the newest written ones, in offset order without holes.
@@ -73,7 +87,7 @@ pub(super) struct Tail {
 impl Tail {
     /// A log whose content up to `end` is in files.
     pub(super) fn new(log_start: i64, end: i64) -> Self {
-        Self { log_start, end, batches: VecDeque::new() }
+        Self { log_start, earlier_starts: Vec::new(), end, batches: VecDeque::new() }
     }
 
     /// Appends.
@@ -101,13 +115,16 @@ impl Tail {
 
     /// What can be read at `visible`.
     pub(super) fn bounds(&self, visible: LogIndex) -> Bounds {
-        Bounds { log_start_offset: Offset(self.log_start), high_watermark: Offset(self.high_watermark(visible)) }
+        Bounds {
+            log_start_offset: Offset(self.log_start(visible)),
+            high_watermark: Offset(self.high_watermark(visible)),
+        }
     }
 
     /// Batches from the one that contains `from` on.
     pub(super) fn read(&self, visible: LogIndex, from: i64, bytes_max: usize, at_least_one: bool) -> TailRead {
         let high_watermark = self.high_watermark(visible);
-        if from < self.log_start || from > high_watermark {
+        if from < self.log_start(visible) || from > high_watermark {
             return TailRead::OutOfRange;
         }
         if from == high_watermark {
@@ -149,9 +166,18 @@ impl Tail {
         Some(next)
     }
 
-    /// First offset of the log.
-    pub(super) fn log_start(&self) -> i64 {
-        self.log_start
+    /// First offset of the log at `visible`.
+    pub(super) fn log_start(&self, visible: LogIndex) -> i64 {
+        let earlier = self.earlier_starts.iter().find(|(until, _)| visible < *until);
+        earlier.map_or(self.log_start, |(_, start)| *start)
+    }
+
+    /// The entry at `index` moves the log's start up; no reader has an index below `least`.
+    pub(super) fn start_at(&mut self, index: LogIndex, start: i64, least: Option<LogIndex>) {
+        assert!(self.log_start < start && start <= self.end, "the log's start moves up, within the log");
+        self.earlier_starts.retain(|(until, _)| least.is_none_or(|least| least < *until));
+        self.earlier_starts.push((index, self.log_start));
+        self.log_start = start;
     }
 
     /// Drops written batches, up to `through` and `bytes_max` or a little more, that no reader at or above `least` needs.
@@ -195,10 +221,22 @@ fn patched<'a>(batches: impl Iterator<Item = &'a TailBatch>) -> ReadBatches {
 /// The segments of a partition.
 #[derive(Debug, Default)]
 pub(super) struct SegmentList {
-    /// In offset order; only the last one grows.
+    /// In offset order; only the last one grows, unless it is dropped.
     pub segments: Vec<Segment>,
+    /// How many of the first lie below the log's start: readers of an earlier index may still need them, and the newest
+    /// manifest may name them.
+    pub dropped: usize,
+    /// There is a folder.
+    pub folder: bool,
     /// The folder has its deleted name.
     pub deleted: bool,
+}
+
+impl SegmentList {
+    /// Those with records that the log still has.
+    pub(super) fn live(&self) -> &[Segment] {
+        &self.segments[self.dropped..]
+    }
 }
 
 /// Never: no entry deleted the topic.
@@ -236,7 +274,7 @@ impl Partition {
             created_at,
             deleted_at: AtomicU64::new(NOT_DELETED),
             tail: Mutex::new(Tail::new(bounds.0, bounds.1)),
-            files: Mutex::new(SegmentList { segments, deleted: false }),
+            files: Mutex::new(SegmentList { folder: !segments.is_empty(), segments, ..SegmentList::default() }),
         }
     }
 
@@ -253,7 +291,7 @@ impl Partition {
 
     /// Bytes of its logs on disk.
     pub(super) fn size_bytes(&self) -> u64 {
-        self.files.lock().segments.iter().map(|segment| segment.len).sum()
+        self.files.lock().live().iter().map(|segment| segment.len).sum()
     }
 
     /// The segment that holds `offset`.

@@ -3,9 +3,11 @@
 mod crash;
 mod deletion;
 mod model;
+mod roll;
 mod space;
 mod time;
 mod transfer;
+mod trim;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -71,7 +73,8 @@ fn content(disk: &dyn Disk, path: &Path) -> Vec<u8> {
 struct Step {
     index: LogIndex,
     effects: Effects,
-    segment_bytes: u64,
+    /// Of the topics that it creates or sets.
+    settings: TopicSettings,
 }
 
 /// The log, the partition logs made from it, and what they must contain.
@@ -81,6 +84,10 @@ struct World {
     log: Vec<Step>,
     /// Batches as they must be read: (index, base offset, bytes as sent to clients).
     expected: BTreeMap<TopicPartition, Vec<(LogIndex, i64, Vec<u8>)>>,
+    /// Where logs start, from which entry on.
+    starts: BTreeMap<TopicPartition, Vec<(LogIndex, i64)>>,
+    /// What topics are created with, and set to.
+    settings: TopicSettings,
 }
 
 /// The term at an index: leader epochs must change in the middle of logs.
@@ -93,7 +100,8 @@ impl World {
         let disk = FaultyDisk::new(seed);
         let (segments, checkpoint) = Segments::open(Arc::new(disk.clone()), options()).unwrap();
         assert!(checkpoint.is_none());
-        Self { disk, segments, log: Vec::new(), expected: BTreeMap::new() }
+        let (expected, starts) = (BTreeMap::new(), BTreeMap::new());
+        Self { disk, segments, log: Vec::new(), expected, starts, settings: settings(SEGMENT_BYTES) }
     }
 
     fn next_index(&self) -> LogIndex {
@@ -113,7 +121,7 @@ impl World {
 
     /// Applies without publishing.
     fn apply(&mut self, effects: Effects) -> LogIndex {
-        let step = Step { index: self.next_index(), effects, segment_bytes: SEGMENT_BYTES };
+        let step = Step { index: self.next_index(), effects, settings: self.settings.clone() };
         follow(&self.segments, &step);
         for appended in &step.effects.appended {
             let mut bytes = appended.records.bytes().to_vec();
@@ -126,6 +134,9 @@ impl World {
             (0..*partitions).for_each(|partition| {
                 self.expected.insert(TopicPartition { topic: *topic, partition }, Vec::new());
             });
+        }
+        for (of, start) in &step.effects.trimmed {
+            self.starts.entry(*of).or_default().push((step.index, start.0));
         }
         self.expected.retain(|id, _| !step.effects.deleted.contains(&id.topic));
         self.log.push(step);
@@ -156,6 +167,23 @@ impl World {
 
     fn delete(&mut self, id: u8) {
         self.apply(Effects { deleted: vec![topic(id)], ..Effects::default() });
+        self.publish();
+    }
+
+    fn trim(&mut self, of: TopicPartition, to: i64) {
+        self.apply(Effects { trimmed: vec![(of, Offset(to))], ..Effects::default() });
+        self.publish();
+    }
+
+    /// Where a log starts for a reader at that index.
+    fn start(&self, of: TopicPartition, visible: LogIndex) -> i64 {
+        let starts = self.starts.get(&of).into_iter().flatten();
+        starts.filter(|(index, _)| *index <= visible).last().map_or(0, |(_, start)| *start)
+    }
+
+    /// Gives a topic the settings of this moment.
+    fn set(&mut self, id: u8) {
+        self.apply(Effects { reconfigured: vec![topic(id)], ..Effects::default() });
         self.publish();
     }
 
@@ -199,10 +227,17 @@ impl World {
     /// Reads everything of a partition at `visible`, in pieces of about `bytes_max`.
     fn read_all(&self, of: TopicPartition, visible: LogIndex, bytes_max: usize) -> Vec<u8> {
         let mut all = Vec::new();
-        let mut from = Offset(0);
-        let end = self.segments.bounds(of, visible).unwrap().high_watermark;
+        let Bounds { log_start_offset: mut from, high_watermark: end } = self.segments.bounds(of, visible).unwrap();
+        assert_eq!(from.0, self.start(of, visible));
+        // The first batch may begin before the log's start.
+        let before =
+            self.expected[&of].iter().rfind(|(_, base, _)| *base <= from.0).map_or(0, |(_, base, _)| from.0 - base);
+        if from < end {
+            from.0 -= before;
+        }
         while from < end {
-            let read = self.segments.read(of, visible, from, bytes_max, true).unwrap();
+            let at = from.0.max(self.start(of, visible));
+            let read = self.segments.read(of, visible, Offset(at), bytes_max, true).unwrap();
             assert_eq!(read.bytes, read.pieces.iter().map(Bytes::len).sum::<usize>());
             assert!(read.records > 0, "at least one batch");
             from.0 += read.records as i64;
@@ -213,7 +248,11 @@ impl World {
     }
 
     fn expected_bytes(&self, of: TopicPartition, visible: LogIndex) -> Vec<u8> {
-        let seen = self.expected[&of].iter().filter(|(index, _, _)| *index <= visible);
+        let start = self.start(of, visible);
+        let end =
+            |base: i64, bytes: &Vec<u8>| base + i64::from(RecordBatch::stored(bytes.clone().into()).record_count());
+        let log = self.expected[&of].iter().filter(|(_, base, bytes)| end(*base, bytes) > start);
+        let seen = log.filter(|(index, _, _)| *index <= visible);
         seen.flat_map(|(_, _, bytes)| bytes.iter().copied()).collect()
     }
 
@@ -227,7 +266,8 @@ impl World {
 
 fn follow(segments: &Segments, step: &Step) {
     segments.apply(step.index, term_at(step.index), &step.effects);
-    for (topic, _, _) in &step.effects.created {
-        segments.configure(*topic, &settings(step.segment_bytes));
+    let created = step.effects.created.iter().map(|(topic, _, _)| topic);
+    for topic in created.chain(&step.effects.reconfigured) {
+        segments.configure(*topic, &step.settings);
     }
 }

@@ -12,16 +12,17 @@ const SCAN_BATCHES: usize = 256;
 
 impl Segments {
     /// Walks over what time queries look at, in offset order: segments up to an offset, then the tail's visible batches
-    /// with their base offsets. Stops at the first answer.
+    /// with their base offsets; both are told where the log starts. Stops at the first answer.
     fn walk<T>(
         &self,
         partition: &Partition,
         visible: LogIndex,
-        mut in_segment: impl FnMut(&Reading<'_>, i64) -> Result<Option<T>, SegmentError>,
+        mut in_segment: impl FnMut(&Reading<'_>, i64, i64) -> Result<Option<T>, SegmentError>,
         wanted: impl Fn(&RecordBatch) -> bool,
-        mut in_batch: impl FnMut(i64, &RecordBatch) -> Option<T>,
+        mut in_batch: impl FnMut(i64, &RecordBatch, i64) -> Option<T>,
     ) -> Result<Option<T>, SegmentError> {
-        let mut from = partition.tail.lock().log_start();
+        let start = partition.tail.lock().log_start(visible);
+        let mut from = start;
         loop {
             let mut batches = Vec::new();
             let scanned = partition.tail.lock().scan(visible, from, SCAN_BATCHES, |batch| {
@@ -35,14 +36,14 @@ impl Segments {
                 let behind = segments.partition_point(|segment| segment.base <= from).saturating_sub(1);
                 for segment in segments[behind..].iter().filter(|segment| segment.base < until) {
                     let reading = Reading::open(&self.shared.files, partition, *segment)?;
-                    if let Some(answer) = in_segment(&reading, until)? {
+                    if let Some(answer) = in_segment(&reading, start, until)? {
                         return Ok(Some(answer));
                     }
                 }
                 from = until;
                 continue;
             };
-            if let Some(answer) = batches.iter().find_map(|(base, batch)| in_batch(*base, batch)) {
+            if let Some(answer) = batches.iter().find_map(|(base, batch)| in_batch(*base, batch, start)) {
                 return Ok(Some(answer));
             }
             if next == from {
@@ -66,9 +67,9 @@ impl Segments {
         self.walk(
             &partition,
             visible,
-            |reading, until| reading.first_at(timestamp_ms, until),
+            |reading, start, until| reading.first_at(timestamp_ms, start, until),
             |batch| batch.max_timestamp() >= timestamp_ms,
-            |base, batch| first_record_at(batch, base, timestamp_ms),
+            |base, batch, start| first_record_at(batch, base, start, timestamp_ms),
         )
     }
 
@@ -91,15 +92,16 @@ impl Segments {
         self.walk::<()>(
             &log,
             visible,
-            |reading, until| {
-                if let Some((timestamp, last)) = reading.max_before(until)? {
+            |reading, start, until| {
+                if let Some((timestamp, last)) = reading.max_in(start, until)? {
                     offer(timestamp, last);
                 }
                 Ok(None)
             },
             |batch| batch.max_timestamp() > best.get().0,
-            |base, batch| {
-                offer(batch.max_timestamp(), base + i64::from(batch.last_offset_delta()));
+            |base, batch, start| {
+                let timestamp = if base < start { greatest_from(batch, base, start) } else { batch.max_timestamp() };
+                offer(timestamp, base + i64::from(batch.last_offset_delta()));
                 None
             },
         )?;
@@ -112,19 +114,36 @@ impl Segments {
             bytes.extend_from_slice(&piece);
         }
         let batch = RecordBatch::stored(bytes.freeze());
-        let found = records::first_where(&batch, |of_record| of_record == timestamp).ok().flatten();
-        Ok(Some((timestamp, Offset(batch.base_offset() + found.map_or(0, |(_, delta)| delta)))))
+        let start = log.tail.lock().log_start(visible) - batch.base_offset();
+        let found = records::first_where(&batch, start, |of_record| of_record == timestamp).ok().flatten();
+        Ok(Some((timestamp, Offset(batch.base_offset() + found.map_or(start.max(0), |(_, delta)| delta)))))
     }
 }
 
-/// First record of a batch at or after a time. Where the records cannot be decoded (the broker does not look into them
-/// when they are produced) the batch answers as a whole.
-pub(super) fn first_record_at(batch: &RecordBatch, base_offset: i64, timestamp_ms: i64) -> Option<(i64, Offset)> {
-    match records::first_where(batch, |timestamp| timestamp >= timestamp_ms) {
+/// First record of a batch, from the offset `from` on, at or after a time. Where the records cannot be decoded (the broker
+/// does not look into them when they are produced) the batch answers as a whole.
+pub(super) fn first_record_at(
+    batch: &RecordBatch,
+    base_offset: i64,
+    from: i64,
+    timestamp_ms: i64,
+) -> Option<(i64, Offset)> {
+    match records::first_where(batch, from - base_offset, |timestamp| timestamp >= timestamp_ms) {
         Ok(found) => found.map(|(timestamp, delta)| (timestamp, Offset(base_offset + delta))),
         Err(error) => {
             tracing::debug!(%error, base_offset, "a batch's records cannot be decoded");
-            Some((batch.max_timestamp(), Offset(base_offset)))
+            Some((batch.max_timestamp(), Offset(base_offset.max(from))))
+        }
+    }
+}
+
+/// Greatest timestamp of a batch's records from the offset `from` on; of the whole batch where they cannot be decoded.
+pub(super) fn greatest_from(batch: &RecordBatch, base_offset: i64, from: i64) -> i64 {
+    match records::greatest_from(batch, from - base_offset) {
+        Ok(found) => found.unwrap_or(-1),
+        Err(error) => {
+            tracing::debug!(%error, base_offset, "a batch's records cannot be decoded");
+            batch.max_timestamp()
         }
     }
 }

@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use super::checkpoint;
 use super::files::Files;
 use super::queue::{CheckpointJob, Job};
-use super::segment::{IndexBytes, Kind, Segment, folder};
+use super::removal::{Gone, Removals};
+use super::segment::{IndexBytes, Kind, Roll, Segment, folder};
 use super::tail::{Partition, TailBatch};
 use super::transfer::Offer;
 use super::{Checkpoint, Shared};
@@ -54,11 +55,11 @@ struct Written {
 /// What the writer knows, in log order: apply may be ahead of it.
 pub(super) struct Writer {
     shared: Arc<Shared>,
-    /// `segment.bytes` of topics.
-    segment_bytes: BTreeMap<TopicId, u64>,
+    /// When segments of topics end.
+    rolls: BTreeMap<TopicId, Roll>,
     partitions: BTreeMap<TopicPartition, Arc<Partition>>,
-    /// Offset behind the last batch written.
-    ends: BTreeMap<TopicPartition, i64>,
+    /// The log's start, and the offset behind the last batch written.
+    bounds: BTreeMap<TopicPartition, (i64, i64)>,
     /// Segments with bytes that were not synced.
     dirty: BTreeSet<(TopicPartition, i64)>,
     /// Folders with names that were not synced.
@@ -67,10 +68,7 @@ pub(super) struct Writer {
     renamed: bool,
     /// Folders were made and the root directory not synced since.
     root_dirty: bool,
-    /// Partitions whose files go once the next manifest is durable.
-    deleted: Vec<Arc<Partition>>,
-    /// Files that go then too.
-    leftovers: Vec<PathBuf>,
+    removals: Removals,
     written: VecDeque<Written>,
     /// Bytes of `written`.
     resident_bytes: usize,
@@ -82,21 +80,20 @@ impl Writer {
     /// A writer that goes on from a checkpoint's content.
     pub(super) fn new(
         shared: Arc<Shared>,
-        segment_bytes: BTreeMap<TopicId, u64>,
+        rolls: BTreeMap<TopicId, Roll>,
         partitions: BTreeMap<TopicPartition, Arc<Partition>>,
     ) -> Self {
-        let ends = partitions.iter().map(|(id, partition)| (*id, partition.tail.lock().begin())).collect();
+        let bounds = partitions.iter().map(|(id, partition)| (*id, bounds_of(partition))).collect();
         Self {
             shared,
-            segment_bytes,
+            rolls,
             partitions,
-            ends,
+            bounds,
             dirty: BTreeSet::new(),
             dirty_folders: BTreeSet::new(),
             renamed: false,
             root_dirty: false,
-            deleted: Vec::new(),
-            leftovers: Vec::new(),
+            removals: Removals::default(),
             written: VecDeque::new(),
             resident_bytes: 0,
             space_looked_at: None,
@@ -113,7 +110,12 @@ impl Writer {
         while let Some(mut jobs) = self.shared.queue.take(self.idle_max()) {
             let result = self.look_at_space().and_then(|()| self.carry_out(&mut jobs));
             match result {
-                Ok(()) => self.trim(),
+                Ok(()) => {
+                    self.trim();
+                    if let Err(failure) = self.removals.carry_out(&self.shared) {
+                        return self.shared.queue.end(Some(failure), jobs);
+                    }
+                }
                 Err(Stop::Closed) => return self.shared.queue.end(None, jobs),
                 Err(Stop::Failed(failure)) => return self.shared.queue.end(Some(failure), jobs),
             }
@@ -136,13 +138,17 @@ impl Writer {
             match job {
                 Job::Batch(partition, batch) => runs.entry(partition.id).or_default().push(batch),
                 Job::Create(partition) => self.create(partition),
-                Job::Configure(topic, segment_bytes) => {
+                Job::Configure(topic, roll) => {
                     self.write(&mut runs)?;
-                    self.segment_bytes.insert(topic, segment_bytes);
+                    self.rolls.insert(topic, roll);
                 }
-                Job::Delete(topic) => {
+                Job::Trim(partition, index, start) => {
                     self.write(&mut runs)?;
-                    self.delete(topic)?;
+                    self.drop_below(&partition, index, start);
+                }
+                Job::Delete(topic, index) => {
+                    self.write(&mut runs)?;
+                    self.delete(topic, index)?;
                 }
                 Job::Checkpoint(job) => {
                     if let Err(stop) = self.write(&mut runs) {
@@ -162,6 +168,7 @@ impl Writer {
                 Job::Flush(done) => {
                     self.write(&mut runs)?;
                     self.trim();
+                    self.removals.carry_out(&self.shared).map_err(Stop::Failed)?;
                     let _ = done.send(());
                 }
             }
@@ -170,8 +177,8 @@ impl Writer {
     }
 
     fn create(&mut self, partition: Arc<Partition>) {
-        self.segment_bytes.entry(partition.id.topic).or_insert(TopicSettings::default().segment_bytes);
-        self.ends.insert(partition.id, 0);
+        self.rolls.entry(partition.id.topic).or_insert(Roll::of(&TopicSettings::default()));
+        self.bounds.insert(partition.id, (0, 0));
         self.partitions.insert(partition.id, partition);
     }
 
@@ -181,7 +188,7 @@ impl Writer {
             self.write_run(&partition, &batches)?;
             let bytes: usize = batches.iter().map(TailBatch::memory_bytes).sum();
             let last = batches.last().expect("a run is not empty");
-            self.ends.insert(id, last.next);
+            self.bounds.get_mut(&id).expect("made with the partition").1 = last.next;
             self.written.push_back(Written { partition, through: last.next, bytes });
             self.resident_bytes += bytes;
             self.bytes_since_space += batches.iter().map(|batch| batch.records.size_bytes()).sum::<usize>();
@@ -191,10 +198,10 @@ impl Writer {
     }
 
     fn write_run(&mut self, partition: &Arc<Partition>, batches: &[TailBatch]) -> Result<(), Stop> {
-        let segment_bytes = self.segment_bytes[&partition.id.topic];
+        let roll = self.rolls[&partition.id.topic];
         let mut rest = batches;
         while let Some(first) = rest.first() {
-            let last = partition.files.lock().segments.last().copied();
+            let last = partition.files.lock().live().last().copied();
             let Some(segment) = last else {
                 self.start_segment(partition, first.base)?;
                 continue;
@@ -203,11 +210,11 @@ impl Writer {
             let mut out = IndexBytes::default();
             let mut count = 0;
             for batch in rest {
-                let size = batch.records.size_bytes() as u64;
-                if !next.has_room(size, batch.next - 1, segment_bytes) {
+                let batch = batch.measure();
+                if !next.has_room(batch, roll) {
                     break;
                 }
-                next.note(size, batch.next - 1, batch.records.max_timestamp(), &mut out);
+                next.note(batch, &mut out);
                 count += 1;
             }
             if count == 0 {
@@ -232,9 +239,11 @@ impl Writer {
             self.files().disk().create_dir_all(&self.files().folder(partition))?;
             self.files().get(partition, base, Kind::Log, true).map(drop)
         })?;
-        self.root_dirty |= partition.files.lock().segments.is_empty();
         self.dirty_folders.insert(partition.id);
-        partition.files.lock().segments.push(Segment::new(base));
+        let mut list = partition.files.lock();
+        self.root_dirty |= !list.folder;
+        list.folder = true;
+        list.segments.push(Segment::new(base));
         Ok(())
     }
 
@@ -294,24 +303,36 @@ impl Writer {
         }
     }
 
+    /// Segments wholly below the log's start are not written to any more, and no manifest names them. The last one too: the
+    /// next batch begins another.
+    fn drop_below(&mut self, partition: &Arc<Partition>, index: LogIndex, start: i64) {
+        self.bounds.get_mut(&partition.id).expect("trims come between create and delete").0 = start;
+        let mut list = partition.files.lock();
+        while let Some(segment) = list.live().first().filter(|segment| segment.next <= start) {
+            self.dirty.remove(&(partition.id, segment.base));
+            self.removals.note(index, Gone::Segment(partition.clone(), segment.base));
+            list.dropped += 1;
+        }
+    }
+
     /// Renames the topic's folders; the files themselves stay until the next manifest is durable.
-    fn delete(&mut self, topic: TopicId) -> Result<(), Stop> {
+    fn delete(&mut self, topic: TopicId, index: LogIndex) -> Result<(), Stop> {
         let ids: Vec<_> = partitions_of(&self.partitions, topic).collect();
         for id in ids {
             let partition = self.partitions.remove(&id).expect("just listed");
-            self.ends.remove(&id);
+            self.bounds.remove(&id);
             self.dirty.retain(|(dirty, _)| *dirty != id);
             self.dirty_folders.remove(&id);
-            let has_files = !partition.files.lock().segments.is_empty();
-            if has_files {
+            let has_folder = partition.files.lock().folder;
+            if has_folder {
                 let of = |deleted| folder(self.files().dir(), &partition.topic, topic, id.partition, deleted);
                 self.retry_no_space(&of(false), || self.files().disk().rename(&of(false), &of(true)))?;
                 self.renamed = true;
             }
             partition.files.lock().deleted = true;
-            self.deleted.push(partition);
+            self.removals.note(index, Gone::Partition(partition));
         }
-        self.segment_bytes.remove(&topic);
+        self.rolls.remove(&topic);
         Ok(())
     }
 
@@ -341,7 +362,9 @@ impl Writer {
                     self.shared.transfers.wrote(Offer { index, term, manifest_bytes }, file);
                 }
                 let applied = applied.map_or(LogIndex(0), |(index, _)| index);
-                let result = self.remove_deleted().and_then(|()| self.drop_stale_incoming(applied));
+                self.removals.manifest_is_durable();
+                let result = self.removals.carry_out(&self.shared).map_err(Stop::Failed);
+                let result = result.and_then(|()| self.drop_stale_incoming(applied));
                 done(Ok(()));
                 result
             }
@@ -387,43 +410,23 @@ impl Writer {
     }
 
     fn manifest_topics(&self) -> Vec<checkpoint::Topic> {
-        let mut topics: Vec<checkpoint::Topic> = Vec::with_capacity(self.segment_bytes.len());
+        let mut topics: Vec<checkpoint::Topic> = Vec::with_capacity(self.rolls.len());
         for (id, partition) in &self.partitions {
             if topics.last().is_none_or(|topic| topic.id != id.topic) {
-                let segment_bytes = self.segment_bytes[&id.topic];
-                let name = partition.topic.to_string();
-                topics.push(checkpoint::Topic { id: id.topic, name, segment_bytes, partitions: Vec::new() });
+                let (name, roll) = (partition.topic.to_string(), self.rolls[&id.topic]);
+                topics.push(checkpoint::Topic { id: id.topic, name, roll, partitions: Vec::new() });
             }
-            let log_start = partition.tail.lock().log_start();
+            // Not the tail's start: apply may be ahead of what the manifest is about.
+            let (log_start, end) = self.bounds[id];
             let entry = checkpoint::Partition {
                 partition: id.partition,
                 log_start: Offset(log_start),
-                end: Offset(self.ends[id]),
-                segments: partition.files.lock().segments.clone(),
+                end: Offset(end),
+                segments: partition.files.lock().live().to_vec(),
             };
             topics.last_mut().expect("just pushed").partitions.push(entry);
         }
         topics
-    }
-
-    /// No manifest names them any more.
-    fn remove_deleted(&mut self) -> Result<(), Stop> {
-        if self.shared.transfers.hold_files() {
-            // Somebody pulls a checkpoint that may name them; the next one looks again, and so does a restart.
-            return Ok(());
-        }
-        self.remove_leftovers()?;
-        for partition in std::mem::take(&mut self.deleted) {
-            self.shared.table.write().remove(&partition.id);
-            self.files().forget(partition.id);
-            if partition.files.lock().segments.is_empty() {
-                continue;
-            }
-            let folder = self.files().folder(&partition);
-            let removed = self.files().disk().remove_dir_all(&folder);
-            removed.map_err(|error| Stop::Failed(format!("{}: {error}", folder.display())))?;
-        }
-        Ok(())
     }
 
     /// Brings written tails under their bound, oldest first, as far as readers let go of them.
@@ -462,6 +465,12 @@ impl Writer {
         self.shared.queue.set_low_space(free < limits::FREE_BYTES_MIN, free);
         Ok(())
     }
+}
+
+/// Where a partition that was just taken from a manifest starts, for every reader, and ends: its tail is empty.
+fn bounds_of(partition: &Partition) -> (i64, i64) {
+    let tail = partition.tail.lock();
+    (tail.log_start(LogIndex(u64::MAX)), tail.begin())
 }
 
 /// Ids of a topic's partitions.

@@ -47,6 +47,8 @@ pub enum Command {
     Expire(Expire),
     /// Frees chunks of stages that a new term made impossible to commit.
     DropStages(Vec<LogIndex>),
+    /// Moves log starts up: retention and DeleteRecords. Each is judged alone.
+    TrimPartitions(Vec<Trim>),
     /// A planned change of leader: which transactions are open. The leader stages nothing more in its term.
     HandOver(HandOver),
 }
@@ -250,6 +252,20 @@ pub struct Expire {
     pub idle_since_ms: i64,
 }
 
+/// Removes the records of one partition below an offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trim {
+    /// Which partition.
+    pub of: TopicPartition,
+    /// The first offset that stays, or [`Trim::ALL`].
+    pub to: Offset,
+}
+
+impl Trim {
+    /// Everything that is there when the entry is applied (DeleteRecords writes −1 for the high watermark).
+    pub const ALL: Offset = Offset(-1);
+}
+
 /// What a leader leaves to the next one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandOver {
@@ -273,6 +289,7 @@ impl Command {
             | Command::AlterConfigs(_)
             | Command::Expire(_)
             | Command::DropStages(_)
+            | Command::TrimPartitions(_)
             | Command::HandOver(_) => &[],
         }
     }
@@ -292,6 +309,7 @@ impl Command {
             | Command::AlterConfigs(_)
             | Command::Expire(_)
             | Command::DropStages(_)
+            | Command::TrimPartitions(_)
             | Command::HandOver(_) => &mut [],
         }
     }
@@ -313,6 +331,8 @@ pub struct Appended {
 /// What an apply changed that other rooms must follow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
+    /// The entry's time: segments roll by it where records carry none.
+    pub now_ms: i64,
     /// Batches, in order; all become visible at once.
     pub appended: Vec<Appended>,
     /// Partitions that exist from now on: topic, name, number of partitions.
@@ -321,6 +341,8 @@ pub struct Effects {
     pub deleted: Vec<TopicId>,
     /// Topics whose settings changed (the segment writer re-reads them).
     pub reconfigured: Vec<TopicId>,
+    /// Partitions whose log starts at that offset from now on.
+    pub trimmed: Vec<(TopicPartition, Offset)>,
 }
 
 /// Where a batch of a plain Produce ended up.
@@ -351,4 +373,6 @@ pub enum Outcome {
     Topics(Vec<Result<TopicId, Refusal>>),
     /// OffsetCommit: one result per offset, in order (a topic deleted meanwhile is refused).
     Offsets(Vec<Result<(), Refusal>>),
+    /// TrimPartitions: per partition, in order, where its log starts now.
+    Trimmed(Vec<Result<Offset, Refusal>>),
 }

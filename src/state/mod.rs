@@ -22,6 +22,7 @@ pub mod producers;
 pub mod snapshot;
 pub mod topics;
 pub mod transactions;
+mod trim;
 
 #[cfg(test)]
 mod tests;
@@ -62,7 +63,7 @@ impl Machine {
     pub fn apply(&mut self, index: LogIndex, term: Term, entry: &Entry) -> (Effects, Outcome) {
         self.advance(index, term);
         let at = At { index, term, now_ms: entry.now_ms };
-        let mut effects = Effects::default();
+        let mut effects = Effects { now_ms: entry.now_ms, ..Effects::default() };
         let outcome = match &entry.command {
             Command::Produce(batches) => self.apply_produce(at, batches, &mut effects),
             Command::OffsetCommit(commit) => {
@@ -89,6 +90,7 @@ impl Machine {
                 self.transactions.apply_drop_stages(stages);
                 Outcome::Done
             }
+            Command::TrimPartitions(trims) => self.apply_trim(trims, &mut effects),
             Command::HandOver(list) => {
                 self.transactions.apply_hand_over(at, list);
                 Outcome::Done

@@ -41,12 +41,24 @@ impl Partition {
         (base, self.next_offset)
     }
 
+    /// Moves the log's start up to `to`, which lies in the log.
+    ///
+    /// As Kafka's `LeaderEpochFileCache.truncateFromStart`: the term that wrote what is now first begins there, older ones are forgotten.
+    pub(super) fn trim(&mut self, to: Offset) {
+        assert!(self.log_start_offset < to && to <= self.next_offset, "the log's start moves up, within the log");
+        self.log_start_offset = to;
+        let older = self.leader_epochs.partition_point(|(_, start)| *start <= to);
+        if let Some(first) = older.checked_sub(1) {
+            self.leader_epochs.drain(..first);
+            self.leader_epochs[0].1 = to;
+        }
+    }
+
     /// Where the epoch that is `<= leader_epoch` and known ends: (that epoch, its end offset).
     ///
     /// As Kafka's `LeaderEpochFileCache.endOffsetFor`: a newer epoch than any known yields None. `current` counts as known from
     /// the log end on: Kafka's leader notes its epoch when it is elected, ours when it first writes.
-    pub fn end_offset_for(&self, leader_epoch: i32, current: Term) -> Option<(i32, Offset)> {
-        let current = current.leader_epoch();
+    pub fn end_offset_for(&self, leader_epoch: i32, current: i32) -> Option<(i32, Offset)> {
         if leader_epoch < 0 || leader_epoch > current {
             return None;
         }
@@ -75,7 +87,7 @@ mod tests {
     #[test]
     fn an_epoch_ends_where_the_next_one_that_wrote_begins() {
         let partition = written_in(&[(2, 10), (2, 5), (5, 3), (7, 1)]);
-        let ends = |epoch, current| partition.end_offset_for(epoch, Term(current)).map(|(e, o)| (e, o.0));
+        let ends = |epoch, current| partition.end_offset_for(epoch, current).map(|(e, o)| (e, o.0));
         assert_eq!(ends(2, 7), Some((2, 15)));
         assert_eq!(ends(3, 7), Some((2, 15)), "an epoch that wrote nothing ends with its predecessor");
         assert_eq!(ends(5, 7), Some((5, 18)));
@@ -88,10 +100,27 @@ mod tests {
     #[test]
     fn a_term_that_has_not_written_yet_counts_as_begun_at_the_log_end() {
         let partition = written_in(&[(2, 10)]);
-        assert_eq!(partition.end_offset_for(2, Term(4)), Some((2, Offset(10))));
-        assert_eq!(partition.end_offset_for(3, Term(4)), Some((2, Offset(10))));
-        assert_eq!(partition.end_offset_for(4, Term(4)), Some((4, Offset(10))));
-        assert_eq!(Partition::default().end_offset_for(1, Term(4)), Some((1, Offset(0))));
+        assert_eq!(partition.end_offset_for(2, 4), Some((2, Offset(10))));
+        assert_eq!(partition.end_offset_for(3, 4), Some((2, Offset(10))));
+        assert_eq!(partition.end_offset_for(4, 4), Some((4, Offset(10))));
+        assert_eq!(Partition::default().end_offset_for(1, 4), Some((1, Offset(0))));
+    }
+
+    #[test]
+    fn a_trimmed_log_begins_with_the_term_that_wrote_its_first_record() {
+        let trimmed = |to| {
+            let mut partition = written_in(&[(2, 10), (5, 3), (7, 1)]);
+            partition.trim(Offset(to));
+            partition
+        };
+        assert_eq!(trimmed(4).leader_epochs, [(Term(2), Offset(4)), (Term(5), Offset(10)), (Term(7), Offset(13))]);
+        assert_eq!(trimmed(10).leader_epochs, [(Term(5), Offset(10)), (Term(7), Offset(13))]);
+        assert_eq!(trimmed(14).leader_epochs, [(Term(7), Offset(14))], "of an empty log, the last term");
+        assert_eq!(trimmed(12).end_offset_for(2, 7), Some((2, Offset(12))), "what it wrote is gone");
+        let mut emptied = trimmed(14);
+        assert_eq!(emptied.append(Term(7), 2), (Offset(14), Offset(16)));
+        assert_eq!(emptied.append(Term(8), 1), (Offset(16), Offset(17)));
+        assert_eq!(emptied.leader_epochs, [(Term(7), Offset(14)), (Term(8), Offset(16))]);
     }
 
     #[test]

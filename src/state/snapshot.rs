@@ -35,7 +35,7 @@ pub enum SnapshotError {
 }
 
 /// The format written by this build.
-pub const FORMAT: u8 = 1;
+pub const FORMAT: u8 = 2;
 
 const BODY_AT: usize = 5;
 

@@ -6,6 +6,7 @@ pub mod golden;
 pub mod ids;
 pub mod record_batch;
 pub mod refusal;
+pub mod segment_facts;
 pub mod settings;
 
 pub use ids::{
@@ -13,3 +14,4 @@ pub use ids::{
 };
 pub use record_batch::RecordBatch;
 pub use refusal::Refusal;
+pub use segment_facts::{PartitionFacts, SegmentFacts};

@@ -114,6 +114,11 @@ pub enum Refusal {
     #[error("offset metadata too large")]
     OffsetMetadataTooLarge,
 
+    // --- partitions --------------------------------------------------------------------------------
+    /// 1.
+    #[error("offset out of range")]
+    OffsetOutOfRange,
+
     // --- topics and settings -----------------------------------------------------------------------
     /// 3.
     #[error("unknown topic or partition")]
@@ -145,4 +150,19 @@ pub enum Refusal {
     /// 44.
     #[error("policy violation")]
     PolicyViolation,
+}
+
+impl Refusal {
+    /// It says nothing of the request itself: another node, or this one at another time, would have decided it.
+    pub fn is_of_the_moment(self) -> bool {
+        matches!(
+            self,
+            Refusal::NotLeader
+                | Refusal::Loading
+                | Refusal::FateUnknown
+                | Refusal::Overloaded
+                | Refusal::RequestTimedOut
+                | Refusal::StorageError
+        )
+    }
 }

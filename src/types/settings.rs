@@ -136,6 +136,8 @@ pub struct TopicSettings {
     pub delete: bool,
     /// `segment.ms`.
     pub segment_ms: i64,
+    /// `segment.index.bytes`.
+    pub segment_index_bytes: u32,
 }
 
 impl Default for TopicSettings {
@@ -149,6 +151,7 @@ impl Default for TopicSettings {
             compact: false,
             delete: true,
             segment_ms: 7 * 24 * 3_600_000,
+            segment_index_bytes: 10 << 20,
         }
     }
 }
@@ -167,6 +170,7 @@ impl TopicSettings {
                 "retention.ms" => set(&mut settings.retention_ms, value),
                 "retention.bytes" => set(&mut settings.retention_bytes, value),
                 "segment.ms" => set(&mut settings.segment_ms, value),
+                "segment.index.bytes" => set(&mut settings.segment_index_bytes, value),
                 "message.timestamp.type" => settings.log_append_time = value == "LogAppendTime",
                 "cleanup.policy" => {
                     settings.compact = members(value).any(|policy| policy == "compact");

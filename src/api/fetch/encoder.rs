@@ -2,7 +2,8 @@
 //! them into one buffer. A test compares every version with the crate's.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use kafka_protocol::messages::TopicName;
+use kafka_protocol::messages::fetch_response::NodeEndpoint;
+use kafka_protocol::messages::{FetchResponse, TopicName};
 use uuid::Uuid;
 
 use crate::api::Encoded;
@@ -10,6 +11,12 @@ use crate::read::ReadBatches;
 
 /// Pieces below this are copied next to what surrounds them: an entry in a vectored write costs about as much.
 const PIECE_BYTES_MIN: usize = 512;
+
+/// First version with the leader beside an error (KIP-951); Kafka leaves it out before, though the fields are older.
+pub const LEADER_HINTS: i16 = 16;
+
+/// Throttle time, error, session id and an empty list of topics: what is in front of a flexible response's tagged fields.
+const EMPTY_RESPONSE_BYTES: usize = 4 + 2 + 4 + 1;
 
 /// One topic of the response.
 pub struct TopicAnswer {
@@ -35,12 +42,16 @@ pub struct PartitionAnswer {
     pub log_start_offset: i64,
     /// The list of aborted transactions: empty, or (false) null.
     pub aborted: bool,
+    /// Where to read from instead (KIP-392), −1 for nowhere else.
+    pub preferred_replica: i32,
+    /// Leader and epoch, beside an error that says it is another (KIP-951).
+    pub leader: Option<(i32, i32)>,
     /// The records.
     pub batches: ReadBatches,
 }
 
-/// Encodes a response without a session.
-pub fn encode(version: i16, error: i16, topics: &[TopicAnswer]) -> Encoded {
+/// Encodes a response without a session. `endpoints` are the leaders that partitions name.
+pub fn encode(version: i16, error: i16, topics: &[TopicAnswer], endpoints: &[NodeEndpoint]) -> Encoded {
     let mut out = Pieces { flexible: version >= 12, ..Pieces::default() };
     out.head.put_i32(0); // throttle time
     if version >= 7 {
@@ -60,7 +71,13 @@ pub fn encode(version: i16, error: i16, topics: &[TopicAnswer]) -> Encoded {
         }
         out.no_tagged_fields();
     }
-    out.no_tagged_fields();
+    if version >= LEADER_HINTS && !endpoints.is_empty() {
+        let response = FetchResponse::default().with_node_endpoints(endpoints.to_vec());
+        let whole = super::super::encode(&response, version).concat();
+        out.head.put_slice(&whole[EMPTY_RESPONSE_BYTES..]);
+    } else {
+        out.no_tagged_fields();
+    }
     out.finish()
 }
 
@@ -88,13 +105,21 @@ impl Pieces {
             self.head.put_i32(-1);
         }
         if version >= 11 {
-            self.head.put_i32(-1); // preferred read replica
+            self.head.put_i32(partition.preferred_replica);
         }
         self.count(partition.batches.bytes);
         for piece in &partition.batches.pieces {
             self.piece(piece);
         }
-        self.no_tagged_fields();
+        match partition.leader {
+            Some((id, epoch)) if version >= LEADER_HINTS => {
+                self.head.put_slice(&[1, 1, 9]); // one field: tag 1, nine bytes
+                self.head.put_i32(id);
+                self.head.put_i32(epoch);
+                self.head.put_u8(0);
+            }
+            _ => self.no_tagged_fields(),
+        }
     }
 
     fn piece(&mut self, piece: &Bytes) {
@@ -149,8 +174,7 @@ impl Pieces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kafka_protocol::messages::FetchResponse;
-    use kafka_protocol::messages::fetch_response::{FetchableTopicResponse, PartitionData};
+    use kafka_protocol::messages::fetch_response::{FetchableTopicResponse, LeaderIdAndEpoch, PartitionData};
     use kafka_protocol::protocol::{Encodable, StrBytes};
 
     fn topics() -> Vec<TopicAnswer> {
@@ -165,6 +189,8 @@ mod tests {
             last_stable_offset: if aborted { 900 } else { -1 },
             log_start_offset: 5,
             aborted,
+            preferred_replica: if index == 200 { 3 } else { -1 },
+            leader: (error == 6).then_some((2, 9)),
             batches,
         };
         vec![
@@ -173,7 +199,7 @@ mod tests {
                 id: Uuid::from_bytes([3; 16]),
                 partitions: vec![
                     partition(0, 0, true, pieces(&[16, 2_000, 16, 100, 16, 600])),
-                    partition(7, 1, false, pieces(&[])),
+                    partition(7, 6, false, pieces(&[])),
                     partition(200, 0, false, pieces(&[100_000])),
                 ],
             },
@@ -185,7 +211,8 @@ mod tests {
         ]
     }
 
-    fn by_the_crate(version: i16, error: i16, topics: &[TopicAnswer]) -> Vec<u8> {
+    fn by_the_crate(version: i16, error: i16, topics: &[TopicAnswer], endpoints: &[NodeEndpoint]) -> Vec<u8> {
+        let told = if version >= LEADER_HINTS { endpoints.to_vec() } else { Vec::new() };
         let partition = |partition: &PartitionAnswer| {
             PartitionData::default()
                 .with_partition_index(partition.index)
@@ -194,8 +221,18 @@ mod tests {
                 .with_last_stable_offset(partition.last_stable_offset)
                 .with_log_start_offset(partition.log_start_offset)
                 .with_aborted_transactions(partition.aborted.then(Vec::new))
-                .with_preferred_read_replica((-1).into())
+                .with_preferred_read_replica(if version >= 11 {
+                    partition.preferred_replica.into()
+                } else {
+                    (-1).into()
+                })
                 .with_records(Some(partition.batches.pieces.concat().into()))
+                .with_current_leader(match partition.leader {
+                    Some((id, epoch)) if version >= LEADER_HINTS => {
+                        LeaderIdAndEpoch::default().with_leader_id(id.into()).with_leader_epoch(epoch)
+                    }
+                    _ => LeaderIdAndEpoch::default(),
+                })
         };
         let responses = topics.iter().map(|topic| {
             FetchableTopicResponse::default()
@@ -207,6 +244,7 @@ mod tests {
         FetchResponse::default()
             .with_error_code(error)
             .with_responses(responses.collect())
+            .with_node_endpoints(told)
             .encode(&mut out, version)
             .unwrap();
         out.to_vec()
@@ -214,16 +252,21 @@ mod tests {
 
     #[test]
     fn every_version_is_encoded_as_by_the_generated_encoder() {
+        let endpoint = NodeEndpoint::default().with_node_id(2.into()).with_host(StrBytes::from_static_str("host"));
+        let endpoints = [endpoint.with_port(9092).with_rack(Some(StrBytes::from_static_str("a")))];
         for version in 4..=18 {
-            assert_eq!(encode(version, 0, &topics()).concat(), by_the_crate(version, 0, &topics()), "v{version}");
-            assert_eq!(encode(version, 70, &[]).concat(), by_the_crate(version, 70, &[]), "v{version}");
+            for endpoints in [&endpoints[..], &[]] {
+                let ours = encode(version, 0, &topics(), endpoints).concat();
+                assert_eq!(ours, by_the_crate(version, 0, &topics(), endpoints), "v{version}");
+            }
+            assert_eq!(encode(version, 70, &[], &[]).concat(), by_the_crate(version, 70, &[], &[]), "v{version}");
         }
     }
 
     #[test]
     fn large_pieces_pass_through_uncopied() {
         let topics = topics();
-        let encoded = encode(12, 0, &topics);
+        let encoded = encode(12, 0, &topics, &[]);
         for piece in topics.iter().flat_map(|topic| &topic.partitions).flat_map(|partition| &partition.batches.pieces) {
             let through = encoded.iter().any(|sent| sent.as_ptr() == piece.as_ptr());
             assert_eq!(through, piece.len() >= PIECE_BYTES_MIN);

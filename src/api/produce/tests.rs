@@ -136,7 +136,7 @@ fn a_bad_partition_does_not_shift_the_results_of_its_neighbours() {
             Ok(Acked::Staged { log_start_offset: Offset(3), record_count: 4 }),
             Err(Refusal::OutOfOrderSequenceNumber),
         ];
-        let encoded = respond(topics, results, version, &caller("librdkafka"));
+        let encoded = respond(topics, results, version, &caller("librdkafka"), || panic!("it leads"));
         let mut body = encoded.concat().as_slice().to_vec().into();
         let response = ProduceResponse::decode(&mut body as &mut Bytes, version).unwrap();
         let parts: Vec<_> = response.responses[0]
@@ -187,5 +187,30 @@ fn versions_before_3_are_answered_in_their_own_words() {
     }
     for cut in 0..request.len() {
         assert!(refuse_old_version(0, request.slice(..cut)).is_err(), "cut at {cut}");
+    }
+}
+
+#[test]
+fn whoever_comes_to_another_node_than_the_leader_is_told_who_leads() {
+    use super::super::metadata::sample::{status, view};
+    use kafka_protocol::protocol::Decodable;
+    for (leader, version) in
+        [Some(2), None].into_iter().flat_map(|leader| (3..=13).map(move |version| (leader, version)))
+    {
+        let part = |index| Part { index, verdict: Ok((0, 1)), metrics: None };
+        let topics = vec![Parts { name: TopicName::default(), id: Uuid::nil(), parts: vec![part(0), part(1)] }];
+        let results = vec![Err(Refusal::NotLeader), Err(Refusal::MessageTooLarge)];
+        let encoded = respond(topics, results, version, &caller("kgo"), || view(&status(3, leader)));
+        let mut body = Bytes::from(encoded.concat());
+        let response = ProduceResponse::decode(&mut body, version).unwrap();
+        let parts = &response.responses[0].partition_responses;
+        assert_eq!((parts[0].error_code, parts[0].base_offset, parts[1].error_code), (6, -1, 10));
+        let told =
+            |part: &PartitionProduceResponse| (part.current_leader.leader_id.0, part.current_leader.leader_epoch);
+        let known = leader.is_some() && version >= LEADER_HINTS;
+        assert_eq!([told(&parts[0]), told(&parts[1])], [if known { (2, 5) } else { (-1, -1) }, (-1, -1)], "v{version}");
+        let endpoints: Vec<_> =
+            response.node_endpoints.iter().map(|node| (node.node_id.0, node.host.as_str())).collect();
+        assert_eq!(endpoints, if known { vec![(2, "host-2")] } else { vec![] }, "v{version}");
     }
 }

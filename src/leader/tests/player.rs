@@ -6,7 +6,7 @@
 //!   txnoffsets ID PID/EPOCH GROUP a-0=OFFSET … [member=M gen=N]                         end ID PID/EPOCH commit|abort
 //!   commit GROUP a-0=OFFSET … [member=M gen=N]      fetch GROUP [a-0 …] [stable]
 //!   join GROUP MEMBER|-    sync GROUP GENERATION MEMBER [MEMBER=a-0,a-1 …]    leave GROUP MEMBER
-//!   create NAME PARTITIONS    delete NAME
+//!   create NAME PARTITIONS    delete NAME    trim a-0=OFFSET …
 //! The log: `apply` the oldest proposal (`apply all`: until none is left), `discard` it, `unknown`: its deadline passes.
 //! The world: `restart`: the node leads a new term, proposals not applied are lost; `deposed`: it leads no more; `loading`: a
 //!   new leader whose first entry is not applied yet;
@@ -42,6 +42,8 @@ pub fn settings() -> LeaderSettings {
         producer_id_expiration_ms: 86_400_000,
         transactional_id_expiration_ms: 604_800_000,
         offsets_retention_ms: 604_800_000,
+        log_retention_ms: 604_800_000,
+        log_retention_bytes: -1,
     }
 }
 

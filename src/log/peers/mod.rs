@@ -182,6 +182,3 @@ impl Drop for Counted {
         self.0.meters.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
-
-#[cfg(test)]
-mod tests;

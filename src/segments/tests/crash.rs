@@ -3,9 +3,10 @@
 use super::*;
 
 /// The same log without any interruption.
-fn undisturbed(log: &[Step]) -> World {
+pub(super) fn undisturbed(log: &[Step]) -> World {
     let mut world = World::new(0);
     for step in log {
+        world.settings = step.settings.clone();
         world.apply(step.effects.clone());
         world.publish();
     }

@@ -9,11 +9,11 @@ const CODECS: [Compression; 5] =
     [Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
 
 /// A batch with these timestamps.
-fn timed(timestamps: &[i64], compression: Compression) -> RecordBatch {
+pub(super) fn timed(timestamps: &[i64], compression: Compression) -> RecordBatch {
     timed_with(timestamps, compression, &Bytes::from(vec![b'v'; 100]))
 }
 
-fn timed_with(timestamps: &[i64], compression: Compression, value: &Bytes) -> RecordBatch {
+pub(super) fn timed_with(timestamps: &[i64], compression: Compression, value: &Bytes) -> RecordBatch {
     let records: Vec<Record> = timestamps
         .iter()
         .zip(0..)
@@ -172,7 +172,7 @@ fn bare_snappy_blocks_are_read_and_lying_ones_refused() {
         RecordBatch::stored(bytes.into())
     };
     let packed = snap::raw::Encoder::new().compress_vec(&plain.bytes()[61..]).unwrap();
-    let first = |batch: &RecordBatch| records::first_where(batch, |timestamp| timestamp >= 6);
+    let first = |batch: &RecordBatch| records::first_where(batch, 0, |timestamp| timestamp >= 6);
     assert_eq!(first(&with_records(&packed)).unwrap(), Some((9, 1)));
     let mut framed = b"\x82SNAPPY\0\0\0\0\x01\0\0\0\x01".to_vec();
     framed.extend((packed.len() as u32).to_be_bytes());

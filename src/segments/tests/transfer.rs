@@ -195,7 +195,7 @@ fn a_power_cut_at_any_step_leaves_the_old_checkpoint_or_the_new_one() {
         assert!(at == middle || at == leader.log.len());
         assert!(at > middle || !done, "what was told is durable");
         *(if at == middle { &mut old } else { &mut new }) += 1;
-        let mut target = World { disk, segments, log: Vec::new(), expected: BTreeMap::new() };
+        let mut target = World { disk, segments, ..World::new(0) };
         catch_up(&leader, &mut target, at);
         assert_same_after_cleanup(&leader, &target);
         if done {

@@ -68,8 +68,9 @@ impl Writer {
         let named: BTreeMap<TopicPartition, (&str, &checkpoint::Partition)> = staged.partitions().collect();
         let gone: BTreeSet<_> =
             self.partitions.keys().filter(|of| !named.contains_key(of)).map(|of| of.topic).collect();
+        let index = staged.checkpoint().applied.map_or(LogIndex(0), |(index, _)| index);
         for topic in gone {
-            self.delete(topic)?;
+            self.delete(topic, index)?;
         }
         if self.renamed {
             self.sync_root()?;
@@ -148,8 +149,8 @@ impl Writer {
             partitions.insert(id, Arc::new(Partition::new(id, name, index, bounds, entry.segments.clone())));
         }
         let topics = &staged.manifest.topics;
-        self.segment_bytes = topics.iter().map(|topic| (topic.id, topic.segment_bytes)).collect();
-        self.ends = partitions.iter().map(|(id, partition)| (*id, partition.tail.lock().begin())).collect();
+        self.rolls = topics.iter().map(|topic| (topic.id, topic.roll)).collect();
+        self.bounds = partitions.iter().map(|(id, partition)| (*id, super::bounds_of(partition))).collect();
         self.partitions = partitions;
         self.dirty.clear();
         self.dirty_folders.clear();
@@ -162,26 +163,15 @@ impl Writer {
     /// Files of a partition that stays, of segments that the new manifest does not name.
     fn note_leftovers(&mut self, id: TopicPartition, named: &[Segment]) {
         let Some(partition) = self.partitions.get(&id) else { return };
+        let mut leftovers = Vec::new();
         let bases: BTreeSet<i64> = named.iter().map(|segment| segment.base).collect();
         let own: Vec<i64> = partition.files.lock().segments.iter().map(|segment| segment.base).collect();
         for base in own.into_iter().filter(|base| !bases.contains(base)) {
-            for kind in [Kind::Log, Kind::Index, Kind::TimeIndex] {
-                self.leftovers.push(self.files().path(partition, base, kind));
+            for kind in Kind::ALL {
+                leftovers.push(self.files().path(partition, base, kind));
             }
         }
-    }
-
-    /// No manifest names them any more.
-    pub(super) fn remove_leftovers(&mut self) -> Result<(), Stop> {
-        for path in std::mem::take(&mut self.leftovers) {
-            match self.files().disk().remove_file(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(Stop::Failed(format!("{}: {error}", path.display())));
-                }
-                Ok(()) | Err(_) => {}
-            }
-        }
-        Ok(())
+        leftovers.into_iter().for_each(|path| self.removals.note_leftover(path));
     }
 }
 

@@ -11,6 +11,7 @@
 //! abort t 0:1 [begin:4] [bump] [unknown] [a/0:10-14 ..]
 //! offsets g a/0=7 ..             a plain OffsetCommit
 //! set a|broker key=value|key     AlterConfigs
+//! trim a/0=5 a/1=-1 ..           the log starts at 5, at its end
 //! expire SINCE [producer:0] [id:t] [offset:g:a/0] ..                        drop STAGE ..
 //! handover [t 0:1] ..           a planned transfer, with those transactions open
 //! term 2 | clock 5000 | epoch-max 2 | sequence of entries, time, edge       reload: through bytes and back
@@ -121,6 +122,7 @@ impl Script {
             }
             "set" => Command::AlterConfigs(words[1..].iter().map(|word| self.change(words[0], word)).collect()),
             "expire" => Command::Expire(self.expire(words)),
+            "trim" => Command::TrimPartitions(words.iter().map(|word| self.trim(word)).collect()),
             "handover" => {
                 let open = words.chunks(2).map(|pair| (pair[0].to_owned(), producer(pair[1])));
                 Command::HandOver(HandOver { open: open.collect() })
@@ -207,6 +209,11 @@ impl Script {
         OffsetWrite { of, offset: Offset(number(offset)), leader_epoch: -1, metadata: String::new() }
     }
 
+    fn trim(&self, word: &str) -> Trim {
+        let (partition, to) = word.split_once('=').expect("partition=offset");
+        Trim { of: self.partition(partition), to: Offset(number(to)) }
+    }
+
     fn change(&self, of: &str, word: &str) -> ConfigChange {
         let resource = if of == "broker" { ConfigResource::Broker } else { ConfigResource::Topic(self.topic(of)) };
         let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value.to_owned())));
@@ -248,6 +255,7 @@ impl Script {
             Outcome::Ended(result) => lines(&[*result], |next| format!("ended, go on as {}", pair(next))),
             Outcome::Topics(results) => lines(results, |id| format!("topic {}", id.0[0])),
             Outcome::Offsets(results) => lines(results, |()| "committed".into()),
+            Outcome::Trimmed(results) => lines(results, |start| format!("starts at {}", start.0)),
         }
     }
 
@@ -261,6 +269,9 @@ impl Script {
         }
         for id in &effects.reconfigured {
             let _ = write!(out, "\n    reconfigured topic {}", id.0[0]);
+        }
+        for (of, start) in &effects.trimmed {
+            let _ = write!(out, "\n    trimmed {} to {}", self.name(*of), start.0);
         }
         for one in &effects.appended {
             let records = &one.records;

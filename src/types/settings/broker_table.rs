@@ -70,6 +70,13 @@ pub const BROKER_SETTINGS: &[Setting] = &[
     setting("group.max.size", Int, Some("100000"), AtLeast(1), "Greatest number of members of a group."),
     setting("group.min.session.timeout.ms", Int, Some("6000"), Any, "Least session timeout of a member."),
     setting(
+        "katomic.proxy",
+        Boolean,
+        Some("false"),
+        Any,
+        "Whether this node passes on to the leader what only the leader answers, and names itself alone to clients.",
+    ),
+    setting(
         "log.cleaner.delete.retention.ms",
         Long,
         Some("86400000"),
@@ -116,7 +123,7 @@ pub const BROKER_SETTINGS: &[Setting] = &[
         Int,
         Some("4096"),
         AtLeast(0),
-        "Bytes of records between two entries of a segment's index.",
+        "Accepted. 4096 bytes of records lie between two entries of a segment's index.",
     ),
     setting("log.index.size.max.bytes", Int, Some("10485760"), AtLeast(4), "Greatest size of a segment's index."),
     setting(
@@ -167,6 +174,13 @@ pub const BROKER_SETTINGS: &[Setting] = &[
         Some("-1"),
         Any,
         "Bytes of a partition above which its oldest segments are deleted; -1 is unlimited.",
+    ),
+    setting(
+        "log.retention.check.interval.ms",
+        Long,
+        Some("300000"),
+        AtLeast(1),
+        "How often the leader looks for segments that are no longer kept.",
     ),
     setting(
         "log.retention.hours",
@@ -238,6 +252,16 @@ pub const BROKER_SETTINGS: &[Setting] = &[
         Some("30000"),
         Any,
         "Accepted. A node that lags is not waited for once a majority has a write.",
+    ),
+    setting(
+        "replica.selector.class",
+        String,
+        Some("org.apache.kafka.common.replica.LeaderSelector"),
+        OneOf(&[
+            "org.apache.kafka.common.replica.LeaderSelector",
+            "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+        ]),
+        "Who serves a consumer that names its rack: the leader, or a follower in that rack.",
     ),
     setting(
         "socket.request.max.bytes",

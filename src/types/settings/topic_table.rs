@@ -105,7 +105,7 @@ pub const TOPIC_SETTINGS: &[Setting] = &[
         Some("4096"),
         AtLeast(0),
         Some("log.index.interval.bytes"),
-        "Bytes of records between two entries of a segment's index.",
+        "Accepted. 4096 bytes of records lie between two entries of a segment's index.",
     ),
     setting(
         "leader.replication.throttled.replicas",

@@ -25,6 +25,8 @@ pub(super) fn settings() -> LeaderSettings {
         producer_id_expiration_ms: 86_400_000,
         transactional_id_expiration_ms: 604_800_000,
         offsets_retention_ms: 604_800_000,
+        log_retention_ms: 604_800_000,
+        log_retention_bytes: -1,
     }
 }
 

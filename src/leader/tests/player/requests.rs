@@ -7,7 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::Player;
 use crate::leader::request::*;
-use crate::state::command::OffsetWrite;
+use crate::state::command::{OffsetWrite, Trim};
 use crate::types::record_batch::sample;
 use crate::types::{Offset, ProducerIdAndEpoch, TopicId, TopicPartition};
 
@@ -132,6 +132,9 @@ impl Player {
             }
             "create" => Request::CreateTopics(vec![self.new_topic(words[0], line.number(1))]),
             "delete" => Request::DeleteTopics(vec![self.topics[words[0]]]),
+            "trim" => Request::DeleteRecords(
+                self.writes(words).into_iter().map(|write| Trim { of: write.of, to: write.offset }).collect(),
+            ),
             _ => self.group_request(name, words, line),
         }
     }

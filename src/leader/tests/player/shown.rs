@@ -2,8 +2,8 @@
 
 use super::Player;
 use crate::leader::request::*;
-use crate::state::command::{Appended, Command, OffsetWrite, TxnFence};
-use crate::types::{ProducerIdAndEpoch, Refusal, TopicId, TopicPartition};
+use crate::state::command::{Appended, Command, OffsetWrite, Trim, TxnFence};
+use crate::types::{Offset, ProducerIdAndEpoch, Refusal, TopicId, TopicPartition};
 
 /// What is shown.
 impl Player {
@@ -44,6 +44,13 @@ impl Player {
                     format!("{} {told}", self.name(*of))
                 };
                 offsets.iter().map(one).collect::<Vec<_>>().join(", ")
+            }
+            Response::Trimmed(starts) => {
+                let one = |result: &Result<Offset, Refusal>| match result {
+                    Ok(start) => format!("starts at {}", start.0),
+                    Err(refusal) => format!("{refusal:?}"),
+                };
+                starts.iter().map(one).collect::<Vec<_>>().join(", ")
             }
             Response::Topics(topics) => {
                 let one =
@@ -122,6 +129,10 @@ impl Player {
             }
             Command::CreateTopics(topics) => format!("CreateTopics {}", topics[0].name),
             Command::DeleteTopics(topics) => format!("DeleteTopics {}", topics.len()),
+            Command::TrimPartitions(trims) => {
+                let one = |trim: &Trim| format!(" {} to {}", self.name(trim.of), trim.to.0);
+                format!("TrimPartitions{}", trims.iter().map(one).collect::<String>())
+            }
             Command::Expire(expire) => {
                 let (producers, ids) = (expire.producers.len(), &expire.transactional_ids);
                 format!("Expire {producers} producers, ids {ids:?}, {} offsets", expire.offsets.len())
