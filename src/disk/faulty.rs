@@ -169,6 +169,8 @@ impl NameChange {
                 }
             }
             Self::RenameDir(from, to) => {
+                // A directory that had the name before was removed, with all that was in it.
+                names.retain(|name, _| !name.starts_with(to));
                 let moved: Vec<PathBuf> = names.keys().filter(|name| name.starts_with(from)).cloned().collect();
                 for name in moved {
                     let id = names.remove(&name).expect("just listed");
@@ -347,7 +349,9 @@ impl Disk for FaultyDisk {
             }
             if let NameChange::RenameDir(from, to) = &change {
                 // What happened before in the directory, and is not durable, goes with it.
-                let before = std::mem::take(&mut state.name_changes);
+                // What happened in the directory that had the name before is over.
+                let mut before = std::mem::take(&mut state.name_changes);
+                before.retain(|change| !change.dir().is_some_and(|dir| dir.starts_with(to)));
                 state.name_changes = before.into_iter().map(|change| change.moved(from, to)).collect();
             }
             change.apply(&mut state.durable_names);
@@ -564,5 +568,29 @@ mod tests {
         disk.fail_read_in(1);
         assert!(file.read_at(&mut [0], 0).is_err());
         assert_eq!(file.read_at(&mut [0], 0).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_directory_that_takes_the_name_of_a_removed_one_keeps_its_own_files() {
+        for seed in 0..40 {
+            let disk = FaultyDisk::new(seed);
+            for (dir, content) in [("/d/kept", b"kept"), ("/d/name", b"gone")] {
+                disk.create_dir_all(Path::new(dir)).unwrap();
+                let file = disk.open(&Path::new(dir).join("f"), true).unwrap();
+                file.write_all_at(&[content], 0).unwrap();
+                file.sync_data().unwrap();
+                disk.sync_dir(Path::new(dir)).unwrap();
+            }
+            disk.sync_dir(Path::new("/d")).unwrap();
+            disk.remove_dir_all(Path::new("/d/name")).unwrap();
+            disk.rename(Path::new("/d/kept"), Path::new("/d/name")).unwrap();
+            disk.sync_dir(Path::new("/d")).unwrap();
+            let survivor = disk.crash();
+            let file = survivor.open(Path::new("/d/name/f"), false).expect("it is durable under its new name");
+            let mut content = [0; 4];
+            file.read_at(&mut content, 0).unwrap();
+            assert_eq!(&content, b"kept");
+            assert!(survivor.open(Path::new("/d/kept/f"), false).is_err());
+        }
     }
 }
