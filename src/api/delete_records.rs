@@ -29,6 +29,10 @@ const NO_WATERMARK: i64 = -1;
 pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
     let request: DeleteRecordsRequest = call.decode("DeleteRecords")?;
     let version = call.version;
+    if let Some(refusal) = call.elsewhere() {
+        let code = errors::code(refusal, ApiKey::DeleteRecords, version, call.caller);
+        return Ok(Reply::now(&answered(request, |_| Err(code)), version));
+    }
     let trims = call.api.log.read(|machine| trims(&request, machine));
     let known: Vec<Trim> = trims.iter().flatten().copied().collect();
     if known.is_empty() {

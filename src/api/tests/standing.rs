@@ -202,6 +202,17 @@ async fn codes(api: &Api, key: ApiKey, version: i16) -> Vec<i16> {
             let response: m::DeleteTopicsResponse = ask(api, key, &request, version).await;
             response.responses.into_iter().map(|topic| topic.error_code).collect()
         }
+        ApiKey::DeleteRecords => {
+            use m::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
+            let topic = |of| {
+                let part = DeleteRecordsPartition::default();
+                DeleteRecordsTopic::default().with_name(name(of)).with_partitions(vec![part])
+            };
+            let request = m::DeleteRecordsRequest::default().with_topics(vec![topic("t"), topic("not yet")]);
+            let response: m::DeleteRecordsResponse = ask(api, key, &request, version).await;
+            let parts = response.topics.into_iter().flat_map(|topic| topic.partitions);
+            parts.map(|part| part.error_code * i16::from(part.low_watermark == -1)).collect()
+        }
         ApiKey::InitProducerId => {
             let request = m::InitProducerIdRequest::default().with_transactional_id(Some(id()));
             let response: m::InitProducerIdResponse = ask(api, key, &request, version).await;
@@ -285,7 +296,11 @@ async fn whoever_does_not_lead_refuses_in_the_words_that_make_clients_ask_the_le
         api.cluster.pretended = Some(standing(leader, false));
         for row in APIS {
             let expected = match row.key {
-                ApiKey::Produce | ApiKey::Fetch | ApiKey::ListOffsets | ApiKey::OffsetForLeaderEpoch => NOT_LEADER,
+                ApiKey::Produce
+                | ApiKey::Fetch
+                | ApiKey::ListOffsets
+                | ApiKey::OffsetForLeaderEpoch
+                | ApiKey::DeleteRecords => NOT_LEADER,
                 ApiKey::CreateTopics | ApiKey::DeleteTopics => NOT_CONTROLLER,
                 _ if leader == Some(1) => LOADING,
                 _ => NOT_COORDINATOR,

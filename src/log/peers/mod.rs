@@ -56,9 +56,25 @@ pub struct Peers {
     raft: OnceLock<Raft>,
     /// Says when a vote may be given.
     lease: Arc<Lease>,
-    /// Who follows closely, as the leader of that term said last.
-    told: Mutex<(Term, Vec<u64>)>,
+    /// Who follows closely, as the leader said last.
+    told: Mutex<Told>,
     meters: Meters,
+}
+
+/// What the leader of a term said, and when. A term without a leader's word is older than any.
+#[derive(Debug, Default)]
+struct Told {
+    term: Term,
+    at: Option<std::time::Instant>,
+    in_sync: Vec<u64>,
+}
+
+impl Told {
+    /// Who follows closely, of whom `me` may only be if the leader was heard lately: a node that lost touch knows it itself.
+    fn in_sync(&self, me: u64) -> Vec<u64> {
+        let heard = self.at.is_some_and(|at| at.elapsed() < IN_SYNC_WITHIN);
+        self.in_sync.iter().copied().filter(|node| heard || *node != me).collect()
+    }
 }
 
 struct Meters {
@@ -129,8 +145,10 @@ impl Peers {
 
     /// The leader of `term` says who follows closely.
     fn tell(&self, term: Term, in_sync: Vec<u64>) {
-        if !in_sync.is_empty() {
-            *self.told.lock() = (term, in_sync);
+        let mut told = self.told.lock();
+        // An old leader's frame may arrive after a new one's.
+        if !in_sync.is_empty() && term >= told.term {
+            *told = Told { term, at: Some(std::time::Instant::now()), in_sync };
         }
     }
 
@@ -139,7 +157,7 @@ impl Peers {
         if metrics.current_leader == Some(self.identity.node_id) && metrics.replication.is_some() {
             return seen_by_leader(metrics);
         }
-        Progress { in_sync: self.told.lock().1.clone(), matched: BTreeMap::new() }
+        Progress { in_sync: self.told.lock().in_sync(self.identity.node_id), matched: BTreeMap::new() }
     }
 
     /// Open connections between nodes, in both directions.
@@ -180,5 +198,21 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.0.meters.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_has_not_heard_the_leader_lately_does_not_follow_closely() {
+        let told = |ago| {
+            let at = std::time::Instant::now().checked_sub(ago);
+            Told { term: Term(3), at, in_sync: vec![1, 2, 3] }.in_sync(2)
+        };
+        assert_eq!(told(Duration::ZERO), [1, 2, 3]);
+        assert_eq!(told(IN_SYNC_WITHIN), [1, 3]);
+        assert_eq!(Told::default().in_sync(2), [0u64; 0]);
     }
 }
