@@ -112,7 +112,6 @@ async fn serve(config: Config, data_dir: PathBuf) -> Result<(), ServerError> {
             metrics: exporter,
             connections: crate::net::connections,
             topics_page: crate::api::metrics::topics_page,
-            rpc: config.advertise_rpc_addr.clone(),
         },
         stopped(stopping.clone()),
     ));

@@ -17,7 +17,6 @@ use std::sync::{Arc, OnceLock};
 use axum::Router;
 use axum::routing::get;
 
-use crate::config::address::Address;
 use crate::log::Log;
 use crate::read::Reader;
 use crate::state::Machine;
@@ -33,8 +32,6 @@ pub struct AdminState {
     pub connections: fn() -> usize,
     /// The counts of the topics that exist, in Prometheus' words.
     pub topics_page: fn(&Machine) -> String,
-    /// Where other nodes reach this one.
-    pub rpc: Address,
 }
 
 /// The rooms that the pages look at.

@@ -26,8 +26,8 @@ pub(super) fn describe() {
 pub(super) fn record(machine: &Machine, status: &LogStatus) {
     let brokers = status.members.len() as f64;
     gauge!("redpanda_cluster_brokers").set(brokers);
-    // Replicas on other nodes: this build sends them nothing, so each that there is lacks everything.
-    let lacking = status.members.iter().filter(|member| member.node_id != status.node_id).count() as f64;
+    // Every node has every partition, so each lacks on a node that is behind.
+    let lacking = status.members.iter().filter(|member| member.voter && !member.in_sync).count() as f64;
     counter!("redpanda_raft_leadership_changes", "redpanda_namespace" => "kafka", "redpanda_topic" => "")
         .absolute(status.term.0);
     let (mut topics, mut partitions) = (0, 0);

@@ -94,6 +94,8 @@ pub async fn page(State(state): State<AdminState>) -> impl IntoResponse {
     storage::record(&exporter.data_dir);
     if let Some(rooms) = state.rooms.get() {
         rooms.log.publish_metrics();
+        let peers = rooms.log.peer_connections() as f64;
+        metrics::gauge!("redpanda_rpc_active_connections", "redpanda_server" => "internal").set(peers);
         // One cut for all families: O(1), and apply does not wait while it is walked over.
         let machine = rooms.log.read(Clone::clone);
         topics = (state.topics_page)(&machine);
