@@ -22,6 +22,11 @@ pub struct Broker {
 
 impl Broker {
     pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// A node with these broker settings; a broker that runs has its own.
+    pub fn start_with(settings: &[&str]) -> Self {
         if let Ok(addr) = std::env::var("BOOTSTRAP") {
             let broker = Self { addr, started: None };
             broker.wait_for_its_coordinators();
@@ -33,6 +38,7 @@ impl Broker {
         let node = Command::new(env!("CARGO_BIN_EXE_katomic"))
             .args(["serve", "--kafka-addr", &addr, "--admin-addr", &admin, "--rpc-addr", &rpc, "--data-dir"])
             .arg(dir.path().join("data"))
+            .args(settings.iter().flat_map(|setting| ["--set", setting]))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
@@ -41,6 +47,24 @@ impl Broker {
         let broker = Self { addr, started: Some((node, dir)) };
         broker.wait_until_it_serves();
         broker
+    }
+
+    /// Kills the node and starts it again with its data; false if it is not ours.
+    pub fn restart(&mut self) -> bool {
+        let Some((node, dir)) = &mut self.started else { return false };
+        node.kill().unwrap();
+        node.wait().unwrap();
+        let port = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        *node = Command::new(env!("CARGO_BIN_EXE_katomic"))
+            .args(["serve", "--kafka-addr", &self.addr, "--admin-addr", &port(), "--rpc-addr", &port(), "--data-dir"])
+            .arg(dir.path().join("data"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
+            .spawn()
+            .expect("the binary was built with this test");
+        self.wait_until_it_serves();
+        true
     }
 
     /// A starting process tells nobody when its port is open.

@@ -18,5 +18,6 @@ mod frames;
 mod groups;
 mod offsets;
 mod producing;
+mod retention;
 mod transactions;
 mod versions;
