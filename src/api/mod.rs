@@ -13,6 +13,7 @@ pub mod context;
 pub mod delete_records;
 pub mod errors;
 pub mod fetch;
+pub mod forward;
 pub mod group_membership;
 pub mod group_offsets;
 pub mod handshake;
@@ -273,7 +274,7 @@ impl Api {
         if row.key == ApiKey::ApiVersions && !(row.min..=row.max).contains(&version) {
             return answer(0, handshake::unsupported());
         }
-        let mut body = bytes;
+        let mut body = bytes.clone();
         let header = decode_header(row, version, &mut body)?;
         let client_id = header.client_id.as_deref().unwrap_or_default();
         if *caller.client_id != *client_id {
@@ -287,7 +288,11 @@ impl Api {
             version,
             reason: fault.to_string(),
         })?;
-        let reply = (row.handler)(Call { api: self, caller, version, body })?;
+        let forwarded = forward::to_leader(self, caller, row, version, &bytes, &body);
+        let reply = match forwarded {
+            Some(reply) => reply,
+            None => (row.handler)(Call { api: self, caller, version, body })?,
+        };
         answer(row.key.response_header_version(version), reply)
     }
 }

@@ -65,9 +65,14 @@ pub fn init(call: Call<'_>) -> Result<Reply, Malformed> {
         _ => return Ok(Reply::now(&refused(errors::told(E::InvalidRequest, ApiKey::InitProducerId)), version)),
     };
     let init = InitProducerId { version, transactional_id, timeout_ms: request.transaction_timeout_ms, given };
+    // An idempotent producer has no coordinator to look for; told of none, the Java client asks for one without a key.
+    let has_coordinator = init.transactional_id.is_some();
     let caller = Arc::clone(call.caller);
     Ok(call.answer(Request::InitProducerId(init), move |response| {
         let response = match response {
+            Response::Refused(Refusal::NotLeader | Refusal::FateUnknown) if !has_coordinator => {
+                refused(errors::told(E::CoordinatorLoadInProgress, ApiKey::InitProducerId))
+            }
             Response::ProducerId(pair) => InitProducerIdResponse::default()
                 .with_producer_id(ProducerId(pair.producer_id))
                 .with_producer_epoch(pair.epoch),

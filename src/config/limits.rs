@@ -165,6 +165,9 @@ pub const REQUEST_TAGGED_FIELDS_MAX: usize = 10_000;
 /// restart.
 pub const TOPIC_METRICS_MAX: usize = 10_000;
 
+/// Requests passed on to the leader at a time; one more waits.
+pub const FORWARDED_REQUESTS_MAX: usize = 64;
+
 /// How far a record's time may lie ahead of the broker's (Kafka's `message.timestamp.after.max.ms`): beyond, INVALID_TIMESTAMP.
 pub const TIMESTAMP_AFTER_MS_MAX: i64 = 3_600_000;
 
