@@ -221,9 +221,6 @@ pub const UNPACKED_BYTES_MAX: u64 = if cfg!(test) { 1 << 20 } else { 256 << 20 }
 /// Bytes of a file that a node which catches up asks for at a time. Small, so that the rate limit is smooth and what is lost with a connection is little.
 pub const TRANSFER_PIECE_BYTES_MAX: usize = if cfg!(test) { 4 << 10 } else { 1 << 20 };
 
-/// Pieces that a catching-up node has asked for and not got: they hide the way there and back, and bound the memory on both sides.
-pub const TRANSFER_PIECES_IN_FLIGHT_MAX: usize = 4;
-
 /// Checkpoints that are pulled from this node at a time. A node more gets none until one is done.
 pub const TRANSFERS_MAX: usize = 16;
 

@@ -20,7 +20,7 @@ use super::raft_types::{LogId, RaftEntry, StoredMembership, TypeConfig, index_an
 use super::sequencer::Sequencer;
 use super::snapshot::{Builder, Checkpoints, Cut};
 use crate::config::limits::{APPLY_ENTRIES_MAX, APPLY_MICROS_MAX};
-use crate::segments::Segments;
+use crate::segments::{Installed, Segments};
 use crate::state::Machine;
 use crate::state::command::Outcome;
 use crate::types::{TopicId, TopicPartition};
@@ -71,14 +71,29 @@ impl Replica {
         (machine.applied().map(|(index, term)| log_id(index, term)), self.membership(&machine))
     }
 
-    /// Puts another machine in place, as a snapshot demands.
-    pub fn install(&self, machine: Machine, membership: StoredMembership) {
+    /// Puts another machine in place, as a snapshot demands, with its partitions: all of it visible at once.
+    pub fn install(&self, machine: Machine, membership: StoredMembership, installed: Option<Installed>) {
         let mut place = self.machine.write();
-        if let Some((index, _)) = machine.applied() {
-            self.segments.publish(index);
+        match (installed, machine.applied()) {
+            (Some(installed), _) => self.segments.adopt(installed),
+            (None, Some((index, _))) => self.segments.publish(index),
+            (None, None) => {}
         }
-        *place = machine;
+        let old = std::mem::replace(&mut *place, machine);
         *self.membership.lock() = membership;
+        drop(place);
+        // It may be large, and nobody waits for its end.
+        drop(old);
+    }
+
+    /// Every partition that exists.
+    pub fn partitions(&self) -> Vec<TopicPartition> {
+        let machine = self.machine.read();
+        let of = |topic: &Arc<crate::state::topics::Topic>| {
+            let (topic, count) = (topic.id, topic.partitions.len());
+            (0..count as i32).map(move |partition| TopicPartition { topic, partition })
+        };
+        machine.topics().iter().flat_map(of).collect()
     }
 
     /// Applies entries in order, in bounded holds of the lock; after each `released` gets the partitions it touched.
@@ -196,7 +211,11 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMetaOf<TypeConfig>, cut: Cut) -> Result<(), io::Error> {
-        self.checkpoints.install(meta, cut)
+        self.checkpoints.install(meta, cut).await?;
+        self.sequencer.applied();
+        // Whoever waits for records looks again: there may be many, or the partition may be gone.
+        (self.wake)(&self.replica.partitions());
+        Ok(())
     }
 
     async fn get_current_snapshot(

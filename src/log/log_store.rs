@@ -371,8 +371,14 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     async fn purge(&mut self, log_id: LogId) -> Result<(), io::Error> {
         self.shared.tail.lock().purge(log_id);
         let fatal = self.shared.fatal.clone();
-        let done = Box::new(move |result: Result<(), Arc<io::Error>>| {
-            if let Err(error) = result {
+        let shared = self.shared.clone();
+        let done = Box::new(move |result: Result<(), Arc<io::Error>>| match result {
+            Ok(()) => {
+                // Beyond the last entry: a checkpoint was received, which holds what the log never had.
+                let end = log_id.index() + 1;
+                shared.durable.send_if_modified(|durable| end > std::mem::replace(durable, end.max(*durable)));
+            }
+            Err(error) => {
                 lost(&fatal, &error);
             }
         });

@@ -10,7 +10,6 @@
 //! and [`in_flight`] (order, answers, bounds), [`snapshot`] (checkpoints), [`recovery`] and [`start`] (start-up),
 //! [`bootstrap`] and [`identity`] (which cluster), [`peers`] (the way to other nodes).
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -19,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::disk::Disk;
 use crate::leader::request::{Caller, Request, Response};
-use crate::leader::{Leader, LeaderSettings, LeaderStats};
+use crate::leader::{Leader, LeaderStats};
 use crate::segments::{Checkpoint, Segments};
 use crate::state::Machine;
 use crate::state::snapshot::SnapshotError;
@@ -28,17 +27,21 @@ use crate::wal::{Wal, WalError, WalOptions, WalStats};
 
 pub mod apply;
 pub mod bootstrap;
+pub mod catch_up;
 pub mod clock;
 pub mod entry;
 pub mod fatal;
+pub mod house;
 pub mod identity;
 pub mod in_flight;
 pub mod lease;
 pub mod log_store;
 pub mod meters;
+pub mod options;
 pub mod peers;
 pub mod raft_types;
 pub mod recovery;
+pub mod retain;
 pub mod retention;
 pub mod sequencer;
 pub mod snapshot;
@@ -47,13 +50,14 @@ pub mod tail;
 pub mod transfer;
 
 use apply::{Replica, Wake};
+use catch_up::CatchUp;
 use fatal::Fatal;
 use identity::{Identity, IdentityError};
 use lease::Lease;
 use log_store::LogStore;
 use meters::Meters;
+pub use options::LogOptions;
 use peers::Peers;
-use recovery::ReplayProgress;
 use sequencer::{Raft, Sequencer};
 use snapshot::Checkpoints;
 
@@ -100,67 +104,6 @@ pub struct Member {
     pub in_sync: bool,
     /// The last index known to be durable on it; the leader alone knows.
     pub matched: Option<LogIndex>,
-}
-
-/// Where the log lives, and how it behaves.
-#[derive(Debug)]
-pub struct LogOptions {
-    /// The node's directory: `node.json`, and the log's files in `log/`.
-    pub data_dir: PathBuf,
-    /// The cluster this node must belong to; None takes the directory's, or makes a new one.
-    pub cluster_id: Option<[u8; 16]>,
-    /// This node, as clients see it.
-    pub me: Member,
-    /// Where this node listens for its peers; None for a node that has none.
-    pub listener: Option<std::net::TcpListener>,
-    /// Where the nodes of the cluster listen for peers, to find or found it from an empty directory; empty for a node alone.
-    pub seeds: Vec<String>,
-    /// Settings of the leader.
-    pub leader: LeaderSettings,
-    /// How long a proposal may take before its fate is called unknown (at most a client's request timeout, 30 s).
-    pub proposal_timeout: Duration,
-    /// How long open transactions may take to end before leadership moves as planned.
-    pub transfer_drain: Duration,
-    /// Bytes of entries kept in memory.
-    pub tail_cache_bytes_max: usize,
-    /// Size of a log file.
-    pub log_file_bytes_max: u64,
-    /// Zero-filled ahead of the writer.
-    pub log_prefill_bytes: u64,
-    /// Bytes of log between checkpoints.
-    pub checkpoint_log_bytes: u64,
-    /// Time between checkpoints.
-    pub checkpoint_every: Duration,
-    /// How often retention is looked at (`log.retention.check.interval.ms`).
-    pub retention_check_every: Duration,
-    /// Threads of Raft's runtime, at least 3.
-    pub raft_threads: usize,
-    /// Shows how far the replay is, while [`Log::open`] has not returned yet.
-    pub progress: Arc<ReplayProgress>,
-}
-
-impl LogOptions {
-    /// The defaults for a node in `data_dir`.
-    pub fn new(data_dir: PathBuf, me: Member, leader: LeaderSettings) -> Self {
-        Self {
-            data_dir,
-            cluster_id: None,
-            me,
-            listener: None,
-            seeds: Vec::new(),
-            leader,
-            proposal_timeout: Duration::from_secs(20),
-            transfer_drain: Duration::from_secs(1),
-            tail_cache_bytes_max: 64 << 20,
-            log_file_bytes_max: if cfg!(test) { 4 << 20 } else { 256 << 20 },
-            log_prefill_bytes: if cfg!(test) { 1 << 20 } else { 8 << 20 },
-            checkpoint_log_bytes: 1 << 30,
-            checkpoint_every: Duration::from_secs(60),
-            retention_check_every: Duration::from_secs(300),
-            raft_threads: 3,
-            progress: Arc::default(),
-        }
-    }
 }
 
 /// Why the log cannot be opened.
@@ -226,6 +169,7 @@ struct Node {
     store: LogStore,
     checkpoints: Arc<Checkpoints>,
     peers: Arc<Peers>,
+    times: house::CheckpointTimes,
     raft: Raft,
     runtime: RaftRuntime,
     fatal: Fatal,
@@ -295,14 +239,16 @@ impl Log {
             tracing::info!(bytes = recovered.torn_bytes, "a torn write was cut off the log; it was never acknowledged");
         }
         let store = LogStore::new(wal, &recovered, options.tail_cache_bytes_max, fatal.clone(), meters.clone())?;
+        let received = checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.received);
         let checkpoint = recovery::load(checkpoint)?;
-        let replica = recovery::replay(&store, segments, checkpoint.as_ref(), &options.progress)?;
+        let catch_up = CatchUp::new(segments.clone(), options.catch_up_bytes_per_second);
+        let replica = recovery::replay(&store, segments, checkpoint.as_ref(), received, &options.progress)?;
         let checkpoints = Arc::new(Checkpoints::new(replica.clone(), store.durable(), checkpoint));
         let leader = Leader::new(options.leader);
         let lease = Arc::new(Lease::new(identity.node_id, store.has_followed(identity.node_id)));
         let timeout = options.proposal_timeout;
         let sequencer = Sequencer::new(replica.clone(), leader, lease.clone(), meters.clone(), timeout);
-        let peers = Peers::new(identity.clone(), entry, options.seeds, lease.clone());
+        let peers = Peers::new(identity.clone(), entry, options.seeds, lease.clone(), catch_up);
         let parts = start::Parts {
             store: store.clone(),
             replica: replica.clone(),
@@ -313,8 +259,8 @@ impl Log {
             fatal: fatal.clone(),
             wake,
         };
-        let times = start::CheckpointTimes { log_bytes: options.checkpoint_log_bytes, every: options.checkpoint_every };
         runtime.spawn(retention::run(replica.clone(), sequencer.clone(), options.retention_check_every));
+        let times = options.checkpoint_times();
         let raft = start::on(runtime, start::raft(parts, listener, times))?;
         let scraped = Mutex::default();
         Ok(Node {
@@ -327,6 +273,7 @@ impl Log {
             peers,
             raft,
             runtime: raft_runtime,
+            times,
             fatal,
             meters,
             transfer_drain: options.transfer_drain,
@@ -423,6 +370,10 @@ impl Log {
             metrics::gauge!("katomic_raft_snapshot_last_success_timestamp_seconds").set(at);
             metrics::gauge!("katomic_raft_snapshot_size_bytes").set(written.state_bytes as f64);
         }
+        let progress = self.node.peers.catch_up().progress();
+        metrics::gauge!("katomic_raft_catch_up_active").set(f64::from(u8::from(progress.pulling)));
+        metrics::gauge!("katomic_raft_catch_up_wanted_bytes").set(progress.total_bytes as f64);
+        metrics::gauge!("katomic_raft_catch_up_done_bytes").set(progress.done_bytes as f64);
     }
 
     /// Waits for the error after which this node must stop: a failed fsync, a failed segment writer, a failed Raft.
@@ -435,7 +386,15 @@ impl Log {
     /// # Errors
     /// If it could not be written: the last one stays, and the log with it.
     pub async fn checkpoint(&self) -> Result<(), snapshot::CheckpointError> {
-        start::checkpoint(&self.node.raft, &self.node.checkpoints).await
+        let node = &self.node;
+        let keeper = house::Keeper {
+            raft: node.raft.clone(),
+            store: node.store.clone(),
+            checkpoints: node.checkpoints.clone(),
+            segments: node.replica.segments().clone(),
+            times: node.times,
+        };
+        keeper.checkpoint().await
     }
 
     /// Stops cleanly: admits nothing more, waits for what is proposed, takes a checkpoint, stops Raft, closes the log.
@@ -450,6 +409,10 @@ impl Log {
             if let Err(error) = self.checkpoint().await {
                 tracing::warn!(%error, "stopping without a checkpoint; the next start replays the log");
             }
+        }
+        let peers = node.peers.clone();
+        if tokio::task::spawn_blocking(move || peers.catch_up().stop()).await.is_err() {
+            tracing::error!("stopping to catch up panicked");
         }
         node.sequencer.stop();
         if let Err(error) = node.raft.shutdown().await {

@@ -47,18 +47,20 @@ pub fn load(checkpoint: Option<Checkpoint>) -> Result<Option<(Machine, StoredMem
 /// The replica at the checkpoint, caught up with what the log says is committed.
 ///
 /// # Errors
-/// If the log does not continue the checkpoint, or an entry cannot be read.
+/// If the log does not continue the checkpoint (it may end before a `received` one), or an entry cannot be read.
 pub fn replay(
     store: &LogStore,
     segments: Segments,
     checkpoint: Option<&(Machine, StoredMembership)>,
+    received: bool,
     progress: &ReplayProgress,
 ) -> Result<Arc<Replica>, LogError> {
     let (machine, membership) = checkpoint.cloned().unwrap_or_default();
     let begin = machine.applied().map_or(0, |(index, _)| index.0 + 1);
     let replica = Arc::new(Replica::new(machine, segments, membership));
     let stored = store.stored();
-    if next(stored.last.as_ref()) < begin {
+    // A received checkpoint takes the place of entries that this node never had; openraft purges up to it.
+    if next(stored.last.as_ref()) < begin && !received {
         return Err(LogError::EndsBeforeCheckpoint { checkpoint: begin, log: next(stored.last.as_ref()) });
     }
     if next(stored.purged.as_ref()) > begin {

@@ -20,12 +20,27 @@ use tokio::sync::{oneshot, watch};
 
 use super::apply::Replica;
 use super::raft_types::{LogId, StoredMembership, TypeConfig, encode_membership, log_id};
-use crate::segments::SegmentError;
+use crate::segments::{SegmentError, Staged};
 use crate::state::Machine;
 
 /// The state at a checkpoint. It shares structure with the machine and costs what has changed since.
 #[derive(Clone, Debug)]
-pub struct Cut(Machine);
+pub struct Cut {
+    machine: Machine,
+    /// The files, where it came from another node.
+    staged: Option<Arc<Staged>>,
+}
+
+impl Cut {
+    fn of(machine: Machine) -> Self {
+        Self { machine, staged: None }
+    }
+
+    /// A checkpoint that was received, to be installed.
+    pub fn received(machine: Machine, staged: Arc<Staged>) -> Self {
+        Self { machine, staged: Some(staged) }
+    }
+}
 
 /// A checkpoint that was written: for metrics.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +79,7 @@ impl Checkpoints {
         durable: watch::Receiver<u64>,
         current: Option<(Machine, StoredMembership)>,
     ) -> Self {
-        let current = current.map(|(machine, membership)| (meta(&machine, membership), Cut(machine)));
+        let current = current.map(|(machine, membership)| (meta(&machine, membership), Cut::of(machine)));
         Self {
             replica,
             durable,
@@ -124,13 +139,13 @@ impl Checkpoints {
             return Begun::Ahead(index.0);
         }
         let membership = self.replica.membership(&machine);
-        let cut = Cut(machine.clone());
+        let cut = Cut::of(machine.clone());
         let bytes = Arc::new(AtomicU64::new(0));
         let (sender, done) = oneshot::channel();
         let state = {
             let (cut, bytes) = (cut.clone(), bytes.clone());
             move || {
-                let state = cut.0.to_bytes();
+                let state = cut.machine.to_bytes();
                 bytes.store(state.len() as u64, Ordering::Relaxed);
                 state
             }
@@ -146,16 +161,29 @@ impl Checkpoints {
         Begun::Writing(Box::new(Writing { meta: meta(&machine, membership), cut, bytes, done }))
     }
 
-    /// Puts a received state in place.
+    /// Puts a received checkpoint in place, durably.
     ///
     /// # Errors
-    /// If the state has topics: their segments do not travel through openraft, and this build has no other way for them.
-    pub fn install(&self, meta: &SnapshotMetaOf<TypeConfig>, cut: Cut) -> io::Result<()> {
-        if !cut.0.topics().is_empty() {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "segments cannot be received from a peer"));
-        }
-        self.replica.install(cut.0.clone(), meta.last_membership.clone());
-        *self.current.lock() = Some((meta.clone(), cut));
+    /// If its files are not here, or cannot be put in place.
+    pub async fn install(&self, meta: &SnapshotMetaOf<TypeConfig>, cut: Cut) -> io::Result<()> {
+        // One that is being written would otherwise take its place.
+        let _one = self.one_at_a_time.lock().await;
+        let Cut { machine, staged } = cut;
+        let installed = match staged {
+            Some(staged) => {
+                let (sender, done) = oneshot::channel();
+                let on_done = move |result| {
+                    let _ = sender.send(result);
+                };
+                self.replica.segments().install(staged, Box::new(on_done));
+                let done = done.await.map_err(|_| io::Error::other(CheckpointError::Stopped))?;
+                Some(done.map_err(io::Error::other)?)
+            }
+            None if machine.topics().is_empty() => None,
+            None => return Err(io::Error::new(io::ErrorKind::Unsupported, "a checkpoint came without its segments")),
+        };
+        self.replica.install(machine.clone(), meta.last_membership.clone(), installed);
+        *self.current.lock() = Some((meta.clone(), Cut::of(machine)));
         Ok(())
     }
 }
@@ -196,7 +224,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
             self.checkpoints.take().await.map_err(io::Error::other)?;
         }
         // Nothing was ever applied: the empty state is what there is.
-        let nothing = || (SnapshotMeta::default(), Cut(Machine::default()));
+        let nothing = || (SnapshotMeta::default(), Cut::of(Machine::default()));
         let (meta, snapshot) = self.checkpoints.current().unwrap_or_else(nothing);
         Ok(Snapshot { meta, snapshot })
     }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver;
 use openraft::{Config, ServerState, SnapshotPolicy};
@@ -14,27 +14,19 @@ use super::apply::{Replica, StateMachine, Wake};
 use super::bootstrap::{self, Seeker};
 use super::entry::Node;
 use super::fatal::Fatal;
+use super::house::{CheckpointTimes, Keeper};
 use super::identity::{Identity, Role};
 use super::lease::witness::Witnessed;
 use super::lease::{Lease, PROMISE_MS};
 use super::log_store::LogStore;
 use super::peers::client::Network;
 use super::peers::{Peers, server};
-use super::raft_types::TypeConfig;
 use super::sequencer::{Raft, Sequencer};
-use super::snapshot::{CheckpointError, Checkpoints};
+use super::snapshot::Checkpoints;
 use super::{LogError, LogOptions};
 use crate::config::limits::{RAFT_CHANNEL, RAFT_PAYLOAD_ENTRIES_MAX};
 use crate::disk::Disk;
 use crate::types::Term;
-
-/// How often the clock of checkpoints and the segment writer's health are looked at.
-const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(200);
-/// How long openraft may take to note a checkpoint before the log is purged by the next one instead.
-const NOTED_WITHIN: Duration = Duration::from_secs(10);
-
-/// How long a checkpoint waits for the log to be purged: a follower that reads it may hold it longer, and need not be waited for.
-const PURGED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The rooms' parts that Raft runs over.
 pub struct Parts {
@@ -54,15 +46,6 @@ pub struct Parts {
     pub fatal: Fatal,
     /// Who waits for batches.
     pub wake: Wake,
-}
-
-/// When checkpoints are taken.
-#[derive(Clone, Copy, Debug)]
-pub struct CheckpointTimes {
-    /// Bytes of log after which the next is taken.
-    pub log_bytes: u64,
-    /// Time after which the next is taken, if anything was appended.
-    pub every: Duration,
 }
 
 /// openraft's settings, each as storage.md «Choices» 1 says.
@@ -165,7 +148,9 @@ pub async fn raft(parts: Parts, listener: Option<TcpListener>, times: Checkpoint
     tokio::spawn(follow_leadership(raft.clone(), parts.sequencer.clone(), parts.fatal.clone()));
     tokio::spawn(parts.sequencer.clone().run_timer());
     tokio::spawn(allow_elections(raft.clone(), parts.lease));
-    tokio::spawn(keep_house(raft.clone(), parts.store, parts.replica, parts.checkpoints, parts.fatal, times));
+    let (segments, checkpoints) = (parts.replica.segments().clone(), parts.checkpoints);
+    let keeper = Keeper { raft: raft.clone(), store: parts.store, checkpoints, segments, times };
+    tokio::spawn(keeper.run(parts.fatal));
     parts.peers.start(raft.clone());
     if let Some(listener) = listener {
         tokio::spawn(server::serve(listener, parts.peers.clone()));
@@ -219,61 +204,4 @@ async fn follow_leadership(raft: Raft, sequencer: Arc<Sequencer>, fatal: Fatal) 
         Err(error) => fatal.report(format!("raft failed: {error}")),
     }
     sequencer.leadership(None, Vec::new());
-}
-
-/// Watches the segment writer and takes checkpoints when they are due.
-async fn keep_house(
-    raft: Raft,
-    store: LogStore,
-    replica: Arc<Replica>,
-    checkpoints: Arc<Checkpoints>,
-    fatal: Fatal,
-    times: CheckpointTimes,
-) {
-    let (mut bytes_then, mut then) = (0, Instant::now());
-    loop {
-        tokio::time::sleep(HOUSEKEEPING_EVERY).await;
-        if let Some(error) = replica.segments().failure() {
-            fatal.report(format!("segments cannot be written: {error}"));
-        }
-        if let Some(error) = store.wal().failure() {
-            fatal.report(format!("the log cannot be written: {error}"));
-        }
-        if fatal.error().is_some() {
-            return;
-        }
-        let bytes_now = store.appended_bytes();
-        let grown = bytes_now - bytes_then;
-        if grown < times.log_bytes && (grown == 0 || then.elapsed() < times.every) {
-            continue;
-        }
-        (bytes_then, then) = (bytes_now, Instant::now());
-        if let Err(error) = checkpoint(&raft, &checkpoints).await {
-            tracing::warn!(%error, "no checkpoint; the log is kept");
-        }
-    }
-}
-
-/// Takes a checkpoint, and purges the log up to it.
-///
-/// # Errors
-/// If it could not be written: nothing is purged.
-pub async fn checkpoint(raft: &Raft, checkpoints: &Checkpoints) -> Result<(), CheckpointError> {
-    let Some(id) = checkpoints.take().await? else { return Ok(()) };
-    // openraft purges what it knows a snapshot of: it asks the builder, which reports the checkpoint just taken.
-    let noted = async {
-        raft.trigger().snapshot().await?;
-        let noted = raft.wait(Some(NOTED_WITHIN)).metrics(|metrics| metrics.snapshot >= Some(id), "checkpoint").await;
-        if let Err(error) = noted {
-            tracing::warn!(%error, "openraft did not note the checkpoint; the log is purged with the next");
-            return Ok(());
-        }
-        raft.trigger().purge_log(id.index()).await?;
-        let purged = raft.wait(Some(PURGED_WITHIN)).metrics(|metrics| metrics.purged >= Some(id), "purged").await;
-        if purged.is_err() {
-            tracing::debug!(index = id.index(), "the log is still being read; it is purged later");
-        }
-        Ok(())
-    };
-    noted.await.map_err(|_: openraft::errors::Fatal<TypeConfig>| CheckpointError::Stopped)
 }

@@ -8,6 +8,7 @@ use tokio::sync::oneshot::Receiver;
 
 use super::*;
 use crate::disk::faulty::FaultyDisk;
+use crate::leader::LeaderSettings;
 use crate::leader::request::{Acked, Produce};
 use crate::segments::SegmentOptions;
 use crate::state::command::NewTopic;

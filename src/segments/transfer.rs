@@ -150,6 +150,13 @@ impl Transfers {
         Some(held.of.manifest.clone())
     }
 
+    fn keep(&self, checkpoint: LogIndex, now: Instant) {
+        let mut state = self.state.lock();
+        if let Some(held) = state.held.iter_mut().find(|held| held.of.offer.index == checkpoint) {
+            held.used = now;
+        }
+    }
+
     fn least(&self, now: Instant) -> Option<LogIndex> {
         let mut state = self.state.lock();
         state.expire(now);
@@ -161,6 +168,11 @@ impl Segments {
     /// The newest durable checkpoint, held from now on for whoever pulls it. None if there is none, or too many are pulled.
     pub fn offer(&self) -> Option<Offer> {
         self.shared.transfers.offer(Instant::now())
+    }
+
+    /// Somebody waits to pull this checkpoint.
+    pub fn keep(&self, checkpoint: LogIndex) {
+        self.shared.transfers.keep(checkpoint, Instant::now());
     }
 
     /// The oldest checkpoint that is being pulled: the log behind it is still needed.

@@ -170,6 +170,20 @@ impl Index {
         self.runs.values().next().map(|run| run.file.sequence)
     }
 
+    /// First stored index of the newest `files` files; None if there are no more than that.
+    pub fn first_of_newest_files(&self, files: usize) -> Option<LogIndex> {
+        let mut sequences = std::collections::BTreeSet::new();
+        let mut first = None;
+        for run in self.runs.values().rev() {
+            sequences.insert(run.file.sequence);
+            if sequences.len() > files {
+                return Some(first.unwrap_or(LogIndex(run.last() + 1)));
+            }
+            first = Some(LogIndex(run.first));
+        }
+        None
+    }
+
     /// Where an entry is found.
     pub fn locate(&self, index: LogIndex) -> Option<Place> {
         let (_, run) = self.runs.range(..=index.0).next_back()?;

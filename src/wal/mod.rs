@@ -239,6 +239,11 @@ impl Wal {
         Ok(out)
     }
 
+    /// First stored index of the newest `files` files; None if there are no more than that.
+    pub fn first_of_newest_files(&self, files: usize) -> Option<LogIndex> {
+        self.handle.shared.index.read().first_of_newest_files(files)
+    }
+
     /// The first error of the writer, if the log is dead: the node must stop.
     pub fn failure(&self) -> Option<Arc<std::io::Error>> {
         self.handle.shared.failure()

@@ -29,6 +29,7 @@ use super::frame::{self, Frame, FrameReader};
 use super::message::{self, Answer, Ask, Ballot, Class, Hello};
 use super::{ANSWER_WITHIN, CONNECT_WITHIN, Counted, Peers, WRITE_WITHIN, seen_by_leader};
 use crate::config::limits::{PEER_APPENDS_MAX, PEER_UNACKNOWLEDGED_BYTES_MAX};
+use crate::log::catch_up;
 use crate::log::entry::Node;
 use crate::log::raft_types::{self, TypeConfig};
 use crate::log::snapshot::Cut;
@@ -446,13 +447,27 @@ impl RaftNetworkV2<TypeConfig> for Client {
 
     async fn full_snapshot(
         &mut self,
-        _vote: VoteOf<TypeConfig>,
-        _snapshot: SnapshotOf<TypeConfig, Cut>,
-        _cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
+        vote: VoteOf<TypeConfig>,
+        snapshot: SnapshotOf<TypeConfig, Cut>,
+        cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
         _option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
-        let why = format!("node {} needs more than the log has", self.target);
-        Err(StreamingError::Unreachable(Unreachable::from_string(why)))
+        let least = snapshot.meta.last_log_id.map_or(0, |id| id.index());
+        tracing::info!(node = self.target, "a node needs more than the log has; a checkpoint is offered");
+        let peers = self.peers.clone();
+        let offering = async {
+            let link = self.link(Class::Bulk).await?;
+            catch_up::offer(link, &peers, peers.catch_up.segments(), &vote, least).await
+        };
+        let offered = tokio::select! {
+            closed = cancel => return Err(closed.into()),
+            offered = offering => offered,
+        };
+        let vote = self.judge(offered).map_err(|error| {
+            tracing::debug!(%error, "an offered checkpoint is not installed yet");
+            StreamingError::Unreachable(Unreachable::from_string(error.to_string()))
+        })?;
+        Ok(SnapshotResponse { vote })
     }
 
     fn backoff(&self) -> Option<Backoff> {

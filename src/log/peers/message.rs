@@ -13,8 +13,10 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use super::super::catch_up::Offered;
 use super::super::entry::{EntryError, Node};
 use super::super::raft_types::{self, LogId, TypeConfig, Vote, index_and_term, log_id};
+use crate::segments::{Offer, Want};
 use crate::types::{LogIndex, Term};
 
 /// The protocol spoken by this build; peers with another are refused in words.
@@ -97,6 +99,19 @@ pub enum Ask {
     Discover,
     /// You are a member of this new cluster.
     Found(Founding),
+    /// Here is a checkpoint to catch up with; or, how does it go?
+    Offer {
+        /// The leader's vote.
+        vote: Vec<u8>,
+        /// The checkpoint.
+        offer: Offer,
+        /// Who holds it.
+        from: u64,
+        /// Where that node listens for peers.
+        address: String,
+    },
+    /// Give me a piece of a checkpoint that you hold.
+    Piece(Want),
 }
 
 /// What is answered.
@@ -119,6 +134,15 @@ pub enum Answer {
     Founded,
     /// The question cannot be answered, for the reason given.
     No(String),
+    /// To [`Ask::Offer`].
+    Offered(Offered),
+    /// To [`Ask::Piece`]: its checksum; the bytes go with it.
+    Piece {
+        /// CRC-32C of the piece.
+        crc: u32,
+    },
+    /// To [`Ask::Piece`]: that checkpoint is not held.
+    NotHeld,
 }
 
 /// A new cluster, as its founder tells the others.

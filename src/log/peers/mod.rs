@@ -26,6 +26,7 @@ use metrics::Counter;
 use openraft::async_runtime::{Instant, WatchReceiver};
 use parking_lot::Mutex;
 
+use super::catch_up::CatchUp;
 use super::entry::Node;
 use super::identity::Identity;
 use super::lease::Lease;
@@ -56,6 +57,7 @@ pub struct Peers {
     raft: OnceLock<Raft>,
     /// Says when a vote may be given.
     lease: Arc<Lease>,
+    catch_up: Arc<CatchUp>,
     /// Who follows closely, as the leader said last.
     told: Mutex<Told>,
     meters: Meters,
@@ -95,7 +97,13 @@ pub struct Progress {
 
 impl Peers {
     /// The connections of `me`, a node of the cluster in `identity`.
-    pub fn new(identity: Identity, me: Node, mut seeds: Vec<String>, lease: Arc<Lease>) -> Arc<Self> {
+    pub fn new(
+        identity: Identity,
+        me: Node,
+        mut seeds: Vec<String>,
+        lease: Arc<Lease>,
+        catch_up: Arc<CatchUp>,
+    ) -> Arc<Self> {
         seeds.sort();
         let meters = Meters {
             received: metrics::counter!("redpanda_rpc_received_bytes", "redpanda_server" => "internal"),
@@ -104,7 +112,17 @@ impl Peers {
             connections: AtomicI64::new(0),
         };
         let process = uuid::Uuid::new_v4().into_bytes();
-        Arc::new(Self { identity, me, seeds, process, raft: OnceLock::new(), lease, told: Mutex::default(), meters })
+        Arc::new(Self {
+            identity,
+            me,
+            seeds,
+            process,
+            raft: OnceLock::new(),
+            lease,
+            catch_up,
+            told: Mutex::default(),
+            meters,
+        })
     }
 
     /// Raft runs from now on: appends and votes are answered. Called once.
@@ -116,6 +134,11 @@ impl Peers {
     /// The cluster and the node.
     pub fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// What this node pulls from others, and they from it.
+    pub fn catch_up(&self) -> &Arc<CatchUp> {
+        &self.catch_up
     }
 
     /// This node's addresses.

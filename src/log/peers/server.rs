@@ -17,6 +17,7 @@ use super::frame::{self, Frame, FrameReader};
 use super::message::{self, Answer, Ask, Ballot, Class, Hello, Standing};
 use super::{CONNECT_WITHIN, Counted, Peers};
 use crate::config::limits::{ACCEPT_RETRY_MS, PEER_APPENDS_MAX, PEER_CONNECTIONS_MAX};
+use crate::log::catch_up;
 use crate::log::raft_types::{self, TypeConfig, index_and_term};
 use crate::log::sequencer::Raft;
 
@@ -194,6 +195,11 @@ async fn append_once(raft: &Raft, request: AppendEntriesRequest<TypeConfig>) -> 
 /// Answers a question.
 async fn answer(peers: &Arc<Peers>, ask: Ask, attached: Bytes) -> (Answer, Option<Bytes>) {
     let _ = attached;
+    if let Ask::Piece(want) = ask {
+        let segments = peers.catch_up.segments().clone();
+        let read = tokio::task::spawn_blocking(move || catch_up::piece(&segments, &want)).await;
+        return read.unwrap_or_else(|panic| (Answer::No(panic.to_string()), None));
+    }
     let Some(raft) = peers.raft.get() else {
         let answer = match ask {
             Ask::Discover => Answer::Discovered(peers.discovered()),
@@ -215,6 +221,11 @@ async fn answer(peers: &Arc<Peers>, ask: Ask, attached: Bytes) -> (Answer, Optio
         },
         Ask::Discover => Answer::Discovered(peers.discovered()),
         Ask::Found(founding) => invited(peers, &founding.cluster_id),
+        Ask::Offer { vote, offer, from, address } => match raft_types::decode_vote(&vote) {
+            Some(vote) => Answer::Offered(peers.catch_up.offered(peers, raft, vote, offer, (from, address))),
+            None => Answer::No("a vote that cannot be decoded".to_owned()),
+        },
+        Ask::Piece(_) => Answer::No("answered above".to_owned()),
     };
     (answer, None)
 }
