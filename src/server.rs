@@ -232,6 +232,8 @@ fn open_rooms(
         seeds: config.seeds.iter().map(ToString::to_string).collect(),
         tail_cache_bytes_max: bytes(settings.log_cache_bytes),
         log_file_bytes_max: settings.wal_file_bytes.unsigned_abs(),
+        log_retained_bytes: settings.log_retained_bytes.unsigned_abs(),
+        catch_up_bytes_per_second: settings.recovery_bytes_per_second.unsigned_abs(),
         checkpoint_log_bytes: settings.checkpoint_bytes.unsigned_abs(),
         retention_check_every: Duration::from_millis(settings.log_retention_check_interval_ms.unsigned_abs()),
         proposal_timeout: Duration::from_millis(settings.proposal_timeout_ms.unsigned_abs()),

@@ -50,6 +50,10 @@ pub struct Settings {
     pub segment_unwritten_bytes_max: i64,
     /// `katomic.segment.open.files.max`
     pub segment_open_files_max: i64,
+    /// `katomic.log.retained.bytes`: log kept behind a checkpoint for members that are behind; the rest get the checkpoint.
+    pub log_retained_bytes: i64,
+    /// `katomic.recovery.bytes.per.second`: how fast this node pulls a checkpoint from another.
+    pub recovery_bytes_per_second: i64,
     /// `katomic.checkpoint.bytes`: log between two checkpoints.
     pub checkpoint_bytes: i64,
     /// `katomic.checkpoint.interval.ms`: longest time between two checkpoints.
@@ -110,6 +114,8 @@ impl Settings {
             segment_tail_bytes: 64 * MIB,
             segment_unwritten_bytes_max: 256 * MIB,
             segment_open_files_max: 1_024,
+            log_retained_bytes: 4_096 * MIB,
+            recovery_bytes_per_second: 100 * MIB,
             checkpoint_bytes: 1_024 * MIB,
             checkpoint_interval_ms: 60_000,
             log_retention_ms: None,
@@ -221,6 +227,8 @@ const TABLE: &[Row] = &[
     ("katomic.segment.tail.bytes", |s| Long(&mut s.segment_tail_bytes, MIB..=1 << 40)),
     ("katomic.segment.unwritten.bytes.max", |s| Long(&mut s.segment_unwritten_bytes_max, MIB..=1 << 40)),
     ("katomic.segment.open.files.max", |s| Long(&mut s.segment_open_files_max, 16..=1_000_000)),
+    ("katomic.log.retained.bytes", |s| Long(&mut s.log_retained_bytes, 0..=1 << 50)),
+    ("katomic.recovery.bytes.per.second", |s| Long(&mut s.recovery_bytes_per_second, MIB..=1 << 40)),
     ("katomic.checkpoint.bytes", |s| Long(&mut s.checkpoint_bytes, MIB..=1 << 40)),
     ("katomic.checkpoint.interval.ms", |s| Long(&mut s.checkpoint_interval_ms, POSITIVE)),
     ("log.retention.ms", |s| Unset(&mut s.log_retention_ms, LIMIT)),

@@ -117,6 +117,14 @@ impl CatchUp {
         })
     }
 
+    /// Publishes how far it is.
+    pub fn publish_metrics(&self) {
+        let progress = self.progress();
+        metrics::gauge!("katomic_raft_catch_up_active").set(f64::from(u8::from(progress.pulling)));
+        metrics::gauge!("katomic_raft_catch_up_wanted_bytes").set(progress.total_bytes as f64);
+        metrics::gauge!("katomic_raft_catch_up_done_bytes").set(progress.done_bytes as f64);
+    }
+
     /// The leader with this vote offers a checkpoint, or asks how it goes. To be called on Raft's runtime.
     pub fn offered(
         self: &Arc<Self>,

@@ -36,6 +36,7 @@ pub mod identity;
 pub mod in_flight;
 pub mod lease;
 pub mod log_store;
+pub mod membership;
 pub mod meters;
 pub mod options;
 pub mod peers;
@@ -241,6 +242,7 @@ impl Log {
         let store = LogStore::new(wal, &recovered, options.tail_cache_bytes_max, fatal.clone(), meters.clone())?;
         let received = checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.received);
         let checkpoint = recovery::load(checkpoint)?;
+        let times = options.checkpoint_times();
         let catch_up = CatchUp::new(segments.clone(), options.catch_up_bytes_per_second);
         let replica = recovery::replay(&store, segments, checkpoint.as_ref(), received, &options.progress)?;
         let checkpoints = Arc::new(Checkpoints::new(replica.clone(), store.durable(), checkpoint));
@@ -260,7 +262,6 @@ impl Log {
             wake,
         };
         runtime.spawn(retention::run(replica.clone(), sequencer.clone(), options.retention_check_every));
-        let times = options.checkpoint_times();
         let raft = start::on(runtime, start::raft(parts, listener, times))?;
         let scraped = Mutex::default();
         Ok(Node {
@@ -323,7 +324,7 @@ impl Log {
         let applied = self.node.replica.read().applied().map(|(index, _)| index);
         let metrics = self.node.raft.metrics();
         let metrics = metrics.borrow_watched();
-        let members = members(&metrics, &self.node.peers.progress(&metrics), &self.node.me);
+        let members = membership::members(&metrics, &self.node.peers.progress(&metrics), &self.node.me);
         LogStatus {
             node_id: self.node.me.node_id,
             term: Term(metrics.current_term),
@@ -370,10 +371,7 @@ impl Log {
             metrics::gauge!("katomic_raft_snapshot_last_success_timestamp_seconds").set(at);
             metrics::gauge!("katomic_raft_snapshot_size_bytes").set(written.state_bytes as f64);
         }
-        let progress = self.node.peers.catch_up().progress();
-        metrics::gauge!("katomic_raft_catch_up_active").set(f64::from(u8::from(progress.pulling)));
-        metrics::gauge!("katomic_raft_catch_up_wanted_bytes").set(progress.total_bytes as f64);
-        metrics::gauge!("katomic_raft_catch_up_done_bytes").set(progress.done_bytes as f64);
+        self.node.peers.catch_up().publish_metrics();
     }
 
     /// Waits for the error after which this node must stop: a failed fsync, a failed segment writer, a failed Raft.
@@ -423,34 +421,6 @@ impl Log {
             tracing::error!("closing the log panicked");
         }
     }
-}
-
-/// The members as clients and operators see them, ascending. A node that no entry names is alone in its own eyes.
-fn members(metrics: &raft_types::RaftMetrics, progress: &peers::Progress, me: &Member) -> Vec<Member> {
-    let voters: std::collections::BTreeSet<u64> = metrics.membership_config.voter_ids().collect();
-    let mut members: Vec<Member> = metrics
-        .membership_config
-        .nodes()
-        .map(|(id, node)| Member {
-            node_id: *id,
-            host: node.host.clone(),
-            port: node.port,
-            rack: node.rack.clone(),
-            rpc: node.rpc.clone(),
-            voter: voters.contains(id),
-            in_sync: progress.in_sync.contains(id),
-            matched: progress.matched.get(id).copied(),
-        })
-        .collect();
-    // This node knows its own addresses better than the entry that once added it.
-    for mine in members.iter_mut().filter(|member| member.node_id == me.node_id) {
-        *mine = Member { voter: mine.voter, in_sync: mine.in_sync, matched: mine.matched, ..me.clone() };
-    }
-    if members.is_empty() {
-        members.push(me.clone());
-    }
-    members.sort_by_key(|member| member.node_id);
-    members
 }
 
 #[cfg(test)]

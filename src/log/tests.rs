@@ -15,6 +15,7 @@ use crate::state::command::NewTopic;
 use crate::types::record_batch::sample;
 use crate::types::{ConnectionId, Refusal, TopicId, TopicPartition};
 
+mod catch_up;
 mod cluster;
 pub(super) mod gate;
 mod suite;

@@ -7,25 +7,33 @@ use super::*;
 const NODES: u64 = 3;
 
 /// The disks and addresses of three nodes, and those that run.
-struct Cluster {
-    disks: Vec<FaultyDisk>,
-    addresses: Vec<String>,
-    nodes: Vec<Option<TestNode>>,
+pub(super) struct Cluster {
+    pub(super) disks: Vec<FaultyDisk>,
+    pub(super) addresses: Vec<String>,
+    pub(super) nodes: Vec<Option<TestNode>>,
+    /// What every node's options are changed by.
+    change: fn(&mut LogOptions),
 }
 
-fn node_options(id: u64, addresses: &[String], listener: Option<TcpListener>) -> LogOptions {
+pub(super) fn node_options(id: u64, addresses: &[String], listener: Option<TcpListener>) -> LogOptions {
     let rpc = addresses[id as usize - 1].clone();
     let me = Member { node_id: id, host: format!("node-{id}"), port: 9092, rpc, ..Member::default() };
     LogOptions { listener, seeds: addresses.to_vec(), ..LogOptions::new(PathBuf::from(DIR), me, settings()) }
 }
 
 impl Cluster {
-    async fn new(seed: u64) -> Self {
+    pub(super) async fn new(seed: u64) -> Self {
+        Self::with(seed, |_| ()).await
+    }
+
+    /// With options of its own.
+    pub(super) async fn with(seed: u64, change: fn(&mut LogOptions)) -> Self {
         let listeners: Vec<TcpListener> = (0..NODES).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addresses: Vec<String> = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
         let disks: Vec<FaultyDisk> = (0..NODES).map(|node| FaultyDisk::new(seed * 10 + node)).collect();
         let starting = (1..=NODES).zip(listeners).map(|(id, listener)| {
-            let (disk, options) = (disk(&disks[id as usize - 1]), node_options(id, &addresses, Some(listener)));
+            let (disk, mut options) = (disk(&disks[id as usize - 1]), node_options(id, &addresses, Some(listener)));
+            change(&mut options);
             tokio::task::spawn_blocking(move || open(&disk, options).unwrap())
         });
         let starting: Vec<_> = starting.collect();
@@ -33,11 +41,11 @@ impl Cluster {
         for node in starting {
             nodes.push(Some(node.await.unwrap()));
         }
-        Self { disks, addresses, nodes }
+        Self { disks, addresses, nodes, change }
     }
 
     /// The node that serves, as soon as there is one.
-    async fn leader(&self) -> usize {
+    pub(super) async fn leader(&self) -> usize {
         let found = async {
             loop {
                 let serving = |node: &Option<TestNode>| node.as_ref().is_some_and(|node| node.log.status().serving);
@@ -50,12 +58,12 @@ impl Cluster {
         tokio::time::timeout(LONG, found).await.expect("a leader in time")
     }
 
-    fn node(&self, at: usize) -> &TestNode {
+    pub(super) fn node(&self, at: usize) -> &TestNode {
         self.nodes[at].as_ref().expect("it runs")
     }
 
     /// The power of one node is cut: what it did not sync is lost, and nobody hears from it again.
-    fn kill(&mut self, at: usize) {
+    pub(super) fn kill(&mut self, at: usize) {
         let after = self.disks[at].crash();
         let node = self.nodes[at].take().expect("it runs");
         // Its old disk is no longer the machine's, whatever its threads still write.
@@ -66,8 +74,8 @@ impl Cluster {
         drop(raft);
     }
 
-    async fn restart(&mut self, at: usize) {
-        let (disk, options) = {
+    pub(super) async fn restart(&mut self, at: usize) {
+        let (disk, mut options) = {
             // The killed node's listener goes with its runtime, a moment later.
             let bound = async {
                 loop {
@@ -80,12 +88,13 @@ impl Cluster {
             let listener = tokio::time::timeout(LONG, bound).await.expect("the port is free again");
             (disk(&self.disks[at]), node_options(at as u64 + 1, &self.addresses, Some(listener)))
         };
+        (self.change)(&mut options);
         let node = tokio::task::spawn_blocking(move || open(&disk, options).unwrap()).await.unwrap();
         self.nodes[at] = Some(node);
     }
 
     /// Waits until every running node has applied what `at` has, and compares their states byte by byte.
-    async fn agree(&self, at: usize) {
+    pub(super) async fn agree(&self, at: usize) {
         let state = |node: &TestNode| node.log.read(|machine| (machine.applied(), machine.to_bytes()));
         let (goal, expected) = state(self.node(at));
         for node in self.nodes.iter().flatten() {
@@ -103,7 +112,7 @@ impl Cluster {
         }
     }
 
-    async fn stop(self) {
+    pub(super) async fn stop(self) {
         for node in self.nodes.into_iter().flatten() {
             node.log.shutdown().await;
         }
