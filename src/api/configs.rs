@@ -25,7 +25,7 @@ use crate::types::settings::{BROKER_SETTINGS, Setting, SettingType, TOPIC_SETTIN
 
 /// Kafka's `ConfigResource.Type`.
 const TOPIC: i8 = 2;
-const BROKER: i8 = 4;
+pub(super) const BROKER: i8 = 4;
 
 /// Kafka's `DescribeConfigsResponse.ConfigSource`.
 const DYNAMIC_TOPIC: i8 = 1;

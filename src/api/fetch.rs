@@ -72,7 +72,8 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
         read_committed: request.isolation_level == 1,
         redirect: redirect(call.api, standing, rack),
         follows: matches!(standing, Standing::Follows(_)),
-        view: (version >= LEADER_HINTS && !matches!(standing, Standing::Leads(_))).then(|| call.api.cluster.view()),
+        view: (version >= LEADER_HINTS && !matches!(standing, Standing::Leads(_)) && call.api.names_leaders())
+            .then(|| call.api.cluster.view()),
     };
     let mut fetch = Fetch {
         partitions: Vec::new(),

@@ -124,9 +124,17 @@ impl<'a> Lookup<'a> {
         Ok((at, partition, epoch))
     }
 
+    /// What was looked up, if no other node can have been elected until now: else there may be newer records.
+    fn still_true<T>(&self, found: T) -> Result<T, E> {
+        match self.standing {
+            Standing::Leads(epoch) if self.api.cluster.leased() == Some(epoch) => Ok(found),
+            _ => Err(E::NotLeaderOrFollower),
+        }
+    }
+
     fn end_of_epoch(&self, topic: &str, part: &OffsetForLeaderPartition) -> Result<Option<(i32, Offset)>, E> {
         let (_, partition, current) = self.partition(topic, part.partition, part.current_leader_epoch)?;
-        Ok(partition.end_offset_for(part.leader_epoch, current))
+        self.still_true(partition.end_offset_for(part.leader_epoch, current))
     }
 
     fn list(&self, topic: &str, part: &ListOffsetsPartition, version: i16) -> Result<Found, E> {
@@ -140,7 +148,7 @@ impl<'a> Lookup<'a> {
             Ok(None) => Ok((-1, -1, -1)),
             Err(error) => Err(failed(&error)),
         };
-        match part.timestamp {
+        let found = match part.timestamp {
             LATEST => Ok((-1, bounds.high_watermark.0, current)),
             EARLIEST | EARLIEST_LOCAL => {
                 let start = bounds.log_start_offset;
@@ -149,7 +157,8 @@ impl<'a> Lookup<'a> {
             LATEST_TIERED => Ok((-1, -1, -1)),
             MAX_TIMESTAMP => by_record(segments.max_timestamp(at, visible)),
             timestamp => by_record(segments.offset_for_timestamp(at, visible, timestamp)),
-        }
+        }?;
+        self.still_true(found)
     }
 }
 

@@ -21,10 +21,12 @@ pub mod list_offsets;
 pub mod metadata;
 pub mod metrics;
 pub mod produce;
+pub mod proxy;
 pub mod shape;
 pub mod shapes;
 pub mod topics;
 pub mod transactions;
+pub mod upstream;
 pub mod view;
 
 use std::collections::BTreeMap;
@@ -40,6 +42,8 @@ use shape::Shape;
 pub use crate::leader::request::Caller;
 use crate::log::Log;
 use crate::read::Reader;
+use proxy::Link;
+use upstream::RELAYED_TAG;
 use view::Cluster;
 
 /// Everything a handler may use.
@@ -53,6 +57,8 @@ pub struct Api {
     pub settings: Arc<ApiSettings>,
     /// Who leads, and what clients are told of it.
     pub cluster: Cluster,
+    /// Where this connection's requests are passed on to.
+    pub link: Link,
 }
 
 /// The settings of this room.
@@ -260,7 +266,17 @@ impl Api {
     /// The APIs over a log and its reader.
     pub fn new(log: Log, reader: Reader, settings: ApiSettings) -> Self {
         let cluster = Cluster::new(log.clone(), settings.proxy);
-        Self { log, reader, settings: Arc::new(settings), cluster }
+        Self { log, reader, settings: Arc::new(settings), cluster, link: Link::default() }
+    }
+
+    /// Whether this client may be told of other nodes. One behind a proxy cannot reach them.
+    pub fn names_leaders(&self) -> bool {
+        !self.settings.proxy && !self.link.is_relayed()
+    }
+
+    /// The same for another connection.
+    pub fn for_connection(&self) -> Self {
+        Self { link: Link::default(), ..self.clone() }
     }
 
     /// Runs the synchronous half of the request: decodes it and hands it to the leader.
@@ -268,6 +284,9 @@ impl Api {
     /// # Errors
     /// If the request cannot be decoded: the connection must be closed.
     pub fn call(&self, caller: &mut Arc<Caller>, frame: Frame) -> Result<Called, Fault> {
+        if let Some(called) = proxy::pass_on(self, caller, &frame) {
+            return Ok(called);
+        }
         let Frame { row: index, version, correlation_id, bytes } = frame;
         let row = &APIS[index];
         let answer = |header_version, reply| Ok(Called { row: index, correlation_id, header_version, reply });
@@ -279,6 +298,9 @@ impl Api {
         let client_id = header.client_id.as_deref().unwrap_or_default();
         if *caller.client_id != *client_id {
             Arc::make_mut(caller).client_id = client_id.into();
+        }
+        if row.key == ApiKey::ApiVersions && header.unknown_tagged_fields.contains_key(&RELAYED_TAG) {
+            self.link.set_relayed();
         }
         if version < row.served_from {
             return answer(0, produce::refuse_old_version(version, body)?);

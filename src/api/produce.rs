@@ -28,7 +28,7 @@ use super::context::{TopicRef, wall_clock_ms};
 use super::errors::{self, JAVA};
 use super::metrics::{self, TopicMetrics};
 use super::view::{View, id};
-use super::{Call, Encoded, Malformed, Reply, encode};
+use super::{Api, Call, Encoded, Malformed, Reply, encode};
 use crate::config::limits::{ENTRY_BYTES_MAX, TIMESTAMP_AFTER_MS_MAX};
 use crate::leader::request::{Acked, Caller, Produce, Request, Response};
 use crate::state::topics::Topic;
@@ -89,12 +89,12 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
         for part in topics.iter_mut().flat_map(|topic| &mut topic.parts) {
             part.verdict = Err(Rejected::plain(E::InvalidRequiredAcks));
         }
-        return Ok(Reply::Now(respond(topics, Vec::new(), version, call.caller, || call.api.cluster.view())));
+        return Ok(Reply::Now(respond(topics, Vec::new(), version, call.caller, || who_leads(call.api))));
     }
     if batches.is_empty() && refused.is_none() {
         return Ok(match acks {
             0 => Reply::Silent(Box::pin(std::future::ready(topics.is_empty()))),
-            _ => Reply::Now(respond(topics, Vec::new(), version, call.caller, || call.api.cluster.view())),
+            _ => Reply::Now(respond(topics, Vec::new(), version, call.caller, || who_leads(call.api))),
         });
     }
     let count = batches.len();
@@ -110,14 +110,14 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
             all_good && written
         })));
     }
-    let (caller, cluster) = (Arc::clone(call.caller), call.api.cluster.clone());
+    let (caller, cluster, named) = (Arc::clone(call.caller), call.api.cluster.clone(), call.api.names_leaders());
     Ok(call.answer(produce, move |response| {
         let results = match response {
             Response::Produced(results) => results,
             Response::Refused(refusal) => vec![Err(refusal); count],
             _ => return None,
         };
-        Some(respond(topics, results, version, &caller, || cluster.view()))
+        Some(respond(topics, results, version, &caller, || named.then(|| cluster.view())))
     }))
 }
 
@@ -134,7 +134,7 @@ fn elsewhere(call: &Call<'_>, request: ProduceRequest, refusal: Refusal) -> Repl
     };
     let topics: Vec<Parts> = request.topic_data.into_iter().map(topic).collect();
     let count = topics.iter().map(|topic| topic.parts.len()).sum();
-    Reply::Now(respond(topics, vec![Err(refusal); count], call.version, call.caller, || call.api.cluster.view()))
+    Reply::Now(respond(topics, vec![Err(refusal); count], call.version, call.caller, || who_leads(call.api)))
 }
 
 /// Judges every partition; the batches of the good ones, in order, go to the leader.
@@ -331,7 +331,7 @@ fn respond(
     results: Results,
     version: i16,
     caller: &Caller,
-    view: impl FnOnce() -> View,
+    view: impl FnOnce() -> Option<View>,
 ) -> Encoded {
     let mut results = results.into_iter();
     let mut answer = |part: Part| {
@@ -370,15 +370,19 @@ fn respond(
     encode(&response, version)
 }
 
+fn who_leads(api: &Api) -> Option<View> {
+    api.names_leaders().then(|| api.cluster.view())
+}
+
 /// Beside NOT_LEADER_OR_FOLLOWER, who leads (KIP-951): the client need not ask for metadata first.
-fn name_leader(response: &mut ProduceResponse, view: impl FnOnce() -> View) {
+fn name_leader(response: &mut ProduceResponse, view: impl FnOnce() -> Option<View>) {
     let parts = response.responses.iter_mut().flat_map(|topic| &mut topic.partition_responses);
     let mut elsewhere = parts.filter(|part| part.error_code == E::NotLeaderOrFollower.code()).peekable();
     if elsewhere.peek().is_none() {
         return;
     }
     let view = view();
-    let Some(leader) = view.leader() else { return };
+    let Some((view, leader)) = view.as_ref().and_then(|view| Some((view, view.leader()?))) else { return };
     for part in elsewhere {
         part.current_leader =
             LeaderIdAndEpoch::default().with_leader_id(view.leader).with_leader_epoch(view.leader_epoch);

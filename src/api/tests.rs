@@ -1,4 +1,4 @@
-mod standing;
+pub(super) mod standing;
 
 use std::collections::BTreeSet;
 

@@ -74,10 +74,28 @@ impl Cluster {
         self.log.serving().ok_or_else(|| not_serving(&self.log.status()))
     }
 
+    /// The epoch in which this node leads, only while no other can have been elected.
+    pub fn leased(&self) -> Option<i32> {
+        #[cfg(test)]
+        if let Some(pretended) = &self.pretended {
+            return pretended.serving.then(|| pretended.term.leader_epoch());
+        }
+        self.log.leased().map(Term::leader_epoch)
+    }
+
     /// As whom this node answers what is asked of a partition's leader.
     pub fn standing(&self) -> Standing {
         // The usual case is decided without the members.
         self.serving().map_or_else(|_| Standing::of(&self.status()), |term| Standing::Leads(term.leader_epoch()))
+    }
+
+    /// Waits until this node no longer takes `leader` for the leader of `term`.
+    pub async fn led_otherwise(&self, leader: u64, term: Term) {
+        #[cfg(test)]
+        if self.pretended.is_some() {
+            return std::future::pending().await;
+        }
+        self.log.led_otherwise(leader, term).await;
     }
 
     /// What clients are told of the cluster.

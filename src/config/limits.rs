@@ -200,6 +200,24 @@ pub const PIPELINE_REQUESTS_MAX: usize = 128;
 /// Bytes of requests of one connection in work, above which no further one is begun.
 pub const PIPELINE_BYTES_MAX: usize = 32 << 20;
 
+/// Bytes of one answer that is passed on from another node: the largest fetch, whose one batch may exceed its limit by an entry.
+/// An answer beyond closes the connection.
+pub const RELAYED_ANSWER_BYTES_MAX: usize = 96 << 20;
+
+/// Bytes of all answers that are being passed on, until clients have taken them. Where they are used up the next is not read, and
+/// TCP pushes back on the node that sends it.
+pub const RELAYED_BYTES_MAX: usize = 256 << 20;
+
+/// Requests that are put to another node on connections of their own at a time, for clients that may ask any node. One more is
+/// answered from what is known here, and the client asks again.
+pub const FORWARDS_MAX: usize = 64;
+
+/// How long such a request may take; less than a client waits.
+pub const FORWARD_MS_MAX: u64 = 10_000;
+
+/// How long another node may take to accept a connection.
+pub const UPSTREAM_CONNECT_MS_MAX: u64 = 2_000;
+
 /// Bytes of answers that a connection has not taken, and of those that wait behind another one; above it none is added
 /// and nothing is read.
 pub const OUTBOX_BYTES_MAX: usize = 1 << 20;

@@ -49,6 +49,7 @@ pub mod snapshot;
 pub mod start;
 pub mod tail;
 pub mod transfer;
+mod watch;
 
 use apply::{Replica, Wake};
 use catch_up::CatchUp;

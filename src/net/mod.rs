@@ -60,6 +60,11 @@ impl Default for NetSettings {
 
 /// Who carries out requests: [`Api`], or a stand-in in tests of this room.
 pub trait Service: Clone + Send + Unpin + 'static {
+    /// The same for one connection, with whatever that has of its own.
+    fn for_connection(&self) -> Self {
+        self.clone()
+    }
+
     /// Waits until more may be written.
     fn admitted(&self) -> impl Future<Output = ()> + Send + 'static;
 
@@ -71,6 +76,10 @@ pub trait Service: Clone + Send + Unpin + 'static {
 }
 
 impl Service for Api {
+    fn for_connection(&self) -> Self {
+        Api::for_connection(self)
+    }
+
     fn admitted(&self) -> impl Future<Output = ()> + Send + 'static {
         let log = self.log.clone();
         async move { log.admitted().await }
@@ -147,7 +156,7 @@ pub async fn serve<S: Service>(
                     }
                 }
                 Ok((stream, peer)) => {
-                    let (caller, service) = (welcome(&stream, peer), service.clone());
+                    let (caller, service) = (welcome(&stream, peer), service.for_connection());
                     let (budget, stop) = (Arc::clone(&budget), for_connections.clone());
                     let client = Connection::new(stream, peer, service, caller, settings, budget, stop);
                     let counted = Counted::new();

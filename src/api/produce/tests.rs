@@ -200,7 +200,7 @@ fn whoever_comes_to_another_node_than_the_leader_is_told_who_leads() {
         let part = |index| Part { index, verdict: Ok((0, 1)), metrics: None };
         let topics = vec![Parts { name: TopicName::default(), id: Uuid::nil(), parts: vec![part(0), part(1)] }];
         let results = vec![Err(Refusal::NotLeader), Err(Refusal::MessageTooLarge)];
-        let encoded = respond(topics, results, version, &caller("kgo"), || view(&status(3, leader)));
+        let encoded = respond(topics, results, version, &caller("kgo"), || Some(view(&status(3, leader))));
         let mut body = Bytes::from(encoded.concat());
         let response = ProduceResponse::decode(&mut body, version).unwrap();
         let parts = &response.responses[0].partition_responses;

@@ -30,7 +30,7 @@ const NOT_COORDINATOR: i16 = 16;
 const NOT_CONTROLLER: i16 = 41;
 
 /// The APIs over a node that leads, with one topic `t` of one empty partition.
-pub(super) async fn node(settings: ApiSettings) -> Api {
+pub(in crate::api) async fn node(settings: ApiSettings) -> Api {
     let disk: Arc<dyn Disk> = Arc::new(FaultyDisk::new(1));
     let open = move || {
         let segments = SegmentOptions {
@@ -66,12 +66,29 @@ pub(super) async fn node(settings: ApiSettings) -> Api {
     api
 }
 
-pub(super) fn name(name: &'static str) -> TopicName {
+pub(in crate::api) fn name(name: &'static str) -> TopicName {
     TopicName(StrBytes::from_static_str(name))
 }
 
 /// Sends a request as a client does, and reads the answer.
-pub(super) async fn ask<Q: Encodable, A: Decodable>(api: &Api, key: ApiKey, request: &Q, version: i16) -> A {
+pub(in crate::api) async fn ask<Q: Encodable, A: Decodable>(api: &Api, key: ApiKey, request: &Q, version: i16) -> A {
+    let called = call(api, key, request, version);
+    let answer = match called.reply {
+        Reply::Now(encoded) => encoded,
+        Reply::Later(answer) => answer.await.expect("an answer"),
+        Reply::Silent(_) => panic!("no answer"),
+    };
+    let mut body = Bytes::from(answer.concat());
+    if called.header_version < key.response_header_version(version) {
+        assert_eq!(body.split_to(1), [0][..], "the response header is in what was passed on");
+    }
+    let response = A::decode(&mut body, version).expect("own bytes are read");
+    assert!(body.is_empty(), "{} bytes left", body.len());
+    response
+}
+
+/// Hands a request on as a connection does.
+pub(in crate::api) fn call<Q: Encodable>(api: &Api, key: ApiKey, request: &Q, version: i16) -> Called {
     let mut frame = BytesMut::new();
     frame.put_i16(key as i16);
     frame.put_i16(version);
@@ -87,16 +104,7 @@ pub(super) async fn ask<Q: Encodable, A: Decodable>(api: &Api, key: ApiKey, requ
         client_id: "".into(),
         host: "/127.0.0.1".into(),
     });
-    let called = api.call(&mut caller, Frame::parse(frame.freeze()).unwrap()).unwrap();
-    let encoded = match called.reply {
-        Reply::Now(encoded) => encoded,
-        Reply::Later(answer) => answer.await.expect("an answer"),
-        Reply::Silent(_) => panic!("no answer"),
-    };
-    let mut body = Bytes::from(encoded.concat());
-    let response = A::decode(&mut body, version).expect("own bytes are read");
-    assert!(body.is_empty(), "{} bytes left", body.len());
-    response
+    api.call(&mut caller, Frame::parse(frame.freeze()).unwrap()).unwrap()
 }
 
 /// This node 1 of three as `leader` and `serving` say, out of step with the leader.
