@@ -337,7 +337,8 @@ impl Pace {
 ///
 /// # Errors
 /// If the follower cannot be reached, or could not pull it.
-pub async fn offer(link: &mut Link, peers: &Peers, segments: &Segments, vote: &Vote, least: u64) -> io::Result<Vote> {
+pub async fn offer(link: &mut Link, peers: &Peers, target: u64, vote: &Vote, least: u64) -> io::Result<Vote> {
+    let segments = peers.catch_up().segments();
     let Some(offer) = segments.offer() else {
         return Err(io::Error::other("this node has no checkpoint to offer, or too many are being pulled"));
     };
@@ -358,7 +359,8 @@ pub async fn offer(link: &mut Link, peers: &Peers, segments: &Segments, vote: &V
                 return vote.ok_or_else(|| io::Error::other("a vote that cannot be decoded"));
             }
             // Held as long as somebody asks for pieces; this asks too, while a newer one waits for an older one's end.
-            Answer::Offered(Offered::Pulling(..)) => {
+            Answer::Offered(Offered::Pulling(done, total)) => {
+                peers.note_pulling(target, Some((done, total)));
                 segments.keep(offer.index);
                 tokio::time::sleep(ASK_EVERY).await;
             }

@@ -39,6 +39,7 @@ pub mod log_store;
 pub mod membership;
 pub mod meters;
 pub mod options;
+pub mod overview;
 pub mod peers;
 pub mod raft_types;
 pub mod recovery;
@@ -57,6 +58,7 @@ use fatal::Fatal;
 use identity::{Identity, IdentityError};
 use lease::Lease;
 use log_store::LogStore;
+use membership::Membership;
 use meters::Meters;
 pub use options::LogOptions;
 use peers::Peers;
@@ -171,6 +173,7 @@ struct Node {
     store: LogStore,
     checkpoints: Arc<Checkpoints>,
     peers: Arc<Peers>,
+    membership: Arc<Membership>,
     times: house::CheckpointTimes,
     raft: Raft,
     runtime: RaftRuntime,
@@ -264,6 +267,8 @@ impl Log {
         };
         runtime.spawn(retention::run(replica.clone(), sequencer.clone(), options.retention_check_every));
         let raft = start::on(runtime, start::raft(parts, listener, times))?;
+        let transfer = options.transfer_drain;
+        let membership = start::membership(runtime, &raft, &peers, &sequencer, transfer);
         let scraped = Mutex::default();
         Ok(Node {
             identity,
@@ -278,7 +283,8 @@ impl Log {
             times,
             fatal,
             meters,
-            transfer_drain: options.transfer_drain,
+            transfer_drain: transfer,
+            membership,
             scraped,
         })
     }
@@ -330,7 +336,10 @@ impl Log {
             node_id: self.node.me.node_id,
             term: Term(metrics.current_term),
             // One without a quorum leads nobody; those who have one may have elected another.
-            leader: metrics.current_leader.filter(|id| *id != self.node.me.node_id || !self.node.sequencer.is_alone()),
+            leader: metrics
+                .current_leader
+                .filter(|id| *id != self.node.me.node_id || !self.node.sequencer.is_alone())
+                .filter(|_| !self.node.peers.is_removed()),
             serving: self.node.sequencer.serving().is_some(),
             committed: metrics.local_committed.map(|id| LogIndex(id.index())),
             applied,
@@ -373,6 +382,7 @@ impl Log {
             metrics::gauge!("katomic_raft_snapshot_size_bytes").set(written.state_bytes as f64);
         }
         self.node.peers.catch_up().publish_metrics();
+        self.publish_lags();
     }
 
     /// Waits for the error after which this node must stop: a failed fsync, a failed segment writer, a failed Raft.

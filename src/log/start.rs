@@ -19,10 +19,12 @@ use super::identity::{Identity, Role};
 use super::lease::witness::Witnessed;
 use super::lease::{Lease, PROMISE_MS};
 use super::log_store::LogStore;
+use super::membership::Membership;
 use super::peers::client::Network;
 use super::peers::{Peers, server};
 use super::sequencer::{Raft, Sequencer};
 use super::snapshot::Checkpoints;
+use super::transfer::Transfer;
 use super::{LogError, LogOptions};
 use crate::config::limits::{RAFT_CHANNEL, RAFT_PAYLOAD_ENTRIES_MAX};
 use crate::disk::Disk;
@@ -204,4 +206,21 @@ async fn follow_leadership(raft: Raft, sequencer: Arc<Sequencer>, fatal: Fatal) 
         Err(error) => fatal.report(format!("raft failed: {error}")),
     }
     sequencer.leadership(None, Vec::new());
+}
+
+/// Lets members be changed through this node, and looks after them.
+pub fn membership(
+    runtime: &tokio::runtime::Runtime,
+    raft: &Raft,
+    peers: &Arc<Peers>,
+    sequencer: &Arc<Sequencer>,
+    drain: Duration,
+) -> Arc<Membership> {
+    let me = peers.identity().node_id;
+    let transfer = Transfer { me, raft: raft.clone(), sequencer: sequencer.clone(), drain };
+    let one = tokio::sync::Mutex::new(());
+    let membership = Arc::new(Membership { raft: raft.clone(), peers: peers.clone(), transfer, one });
+    peers.tend(&membership);
+    runtime.spawn(membership.clone().run());
+    membership
 }

@@ -18,6 +18,7 @@ use crate::types::{ConnectionId, Refusal, TopicId, TopicPartition};
 mod catch_up;
 mod cluster;
 pub(super) mod gate;
+mod members;
 mod suite;
 
 use gate::GateDisk;

@@ -454,15 +454,17 @@ impl RaftNetworkV2<TypeConfig> for Client {
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let least = snapshot.meta.last_log_id.map_or(0, |id| id.index());
         tracing::info!(node = self.target, "a node needs more than the log has; a checkpoint is offered");
-        let peers = self.peers.clone();
+        let (peers, target) = (self.peers.clone(), self.target);
         let offering = async {
             let link = self.link(Class::Bulk).await?;
-            catch_up::offer(link, &peers, peers.catch_up.segments(), &vote, least).await
+            catch_up::offer(link, &peers, target, &vote, least).await
         };
         let offered = tokio::select! {
-            closed = cancel => return Err(closed.into()),
-            offered = offering => offered,
+            closed = cancel => Err(closed),
+            offered = offering => Ok(offered),
         };
+        self.peers.note_pulling(self.target, None);
+        let offered = offered?;
         let vote = self.judge(offered).map_err(|error| {
             tracing::debug!(%error, "an offered checkpoint is not installed yet");
             StreamingError::Unreachable(Unreachable::from_string(error.to_string()))

@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::super::catch_up::Offered;
 use super::super::entry::{EntryError, Node};
+use super::super::membership::{Change, Changed, MembershipError};
+use super::super::overview::Overview;
 use super::super::raft_types::{self, LogId, TypeConfig, Vote, index_and_term, log_id};
 use crate::segments::{Offer, Want};
 use crate::types::{LogIndex, Term};
@@ -112,6 +114,12 @@ pub enum Ask {
     },
     /// Give me a piece of a checkpoint that you hold.
     Piece(Want),
+    /// You lead: change the members, or who leads.
+    Change(Change),
+    /// You lead: how does the cluster stand?
+    Overview,
+    /// You are not a member any more.
+    Removed,
 }
 
 /// What is answered.
@@ -143,6 +151,12 @@ pub enum Answer {
     },
     /// To [`Ask::Piece`]: that checkpoint is not held.
     NotHeld,
+    /// To [`Ask::Change`].
+    Changed(Result<Changed, MembershipError>),
+    /// To [`Ask::Overview`].
+    Overview(Overview),
+    /// To [`Ask::Removed`].
+    Noted,
 }
 
 /// A new cluster, as its founder tells the others.

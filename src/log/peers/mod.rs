@@ -18,8 +18,8 @@ pub mod message;
 pub mod server;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use metrics::Counter;
@@ -30,6 +30,7 @@ use super::catch_up::CatchUp;
 use super::entry::Node;
 use super::identity::Identity;
 use super::lease::Lease;
+use super::membership::Membership;
 use super::raft_types::RaftMetrics;
 use super::sequencer::Raft;
 use crate::types::{LogIndex, Term};
@@ -58,6 +59,12 @@ pub struct Peers {
     /// Says when a vote may be given.
     lease: Arc<Lease>,
     catch_up: Arc<CatchUp>,
+    /// Changes members; it holds this.
+    membership: OnceLock<Weak<Membership>>,
+    /// Checkpoints that others pull, by node: bytes that are there, and bytes needed.
+    pulling: Mutex<BTreeMap<u64, (u64, u64)>>,
+    /// The cluster has said that this node is no member any more.
+    removed: AtomicBool,
     /// Who follows closely, as the leader said last.
     told: Mutex<Told>,
     meters: Meters,
@@ -120,6 +127,9 @@ impl Peers {
             raft: OnceLock::new(),
             lease,
             catch_up,
+            membership: OnceLock::new(),
+            pulling: Mutex::default(),
+            removed: AtomicBool::new(false),
             told: Mutex::default(),
             meters,
         })
@@ -134,6 +144,50 @@ impl Peers {
     /// The cluster and the node.
     pub fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// Members can be changed through this node from now on. Called once.
+    pub fn tend(&self, membership: &Arc<Membership>) {
+        let first = self.membership.set(Arc::downgrade(membership)).is_ok();
+        assert!(first, "it is given once");
+    }
+
+    /// How far a follower is with a checkpoint that it pulls, if it does.
+    pub fn pulling(&self, node: u64) -> Option<(u64, u64)> {
+        self.pulling.lock().get(&node).copied()
+    }
+
+    /// Notes how far a follower is, None when it has ended.
+    pub fn note_pulling(&self, node: u64, progress: Option<(u64, u64)>) {
+        match progress {
+            Some(progress) => self.pulling.lock().insert(node, progress),
+            None => self.pulling.lock().remove(&node),
+        };
+    }
+
+    /// Whether a leader was heard within this time.
+    pub fn heard_within(&self, time: Duration) -> bool {
+        self.told.lock().at.is_some_and(|at| at.elapsed() < time)
+    }
+
+    /// Whether the cluster has said that this node is no member any more.
+    pub fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether this node is a member, and tells the operator when that changes.
+    pub fn note_removed(&self, removed: bool) {
+        if removed {
+            // Only what a leader says from now on is a sign of the contrary.
+            self.told.lock().at = None;
+        }
+        if self.removed.swap(removed, Ordering::Relaxed) != removed && removed {
+            let node = self.identity.node_id;
+            tracing::warn!(
+                node,
+                "this node was removed from its cluster and serves nobody any more: stop it, and remove its data"
+            );
+        }
     }
 
     /// What this node pulls from others, and they from it.

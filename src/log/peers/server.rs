@@ -18,6 +18,7 @@ use super::message::{self, Answer, Ask, Ballot, Class, Hello, Standing};
 use super::{CONNECT_WITHIN, Counted, Peers};
 use crate::config::limits::{ACCEPT_RETRY_MS, PEER_APPENDS_MAX, PEER_CONNECTIONS_MAX};
 use crate::log::catch_up;
+use crate::log::membership::Membership;
 use crate::log::raft_types::{self, TypeConfig, index_and_term};
 use crate::log::sequencer::Raft;
 
@@ -226,8 +227,25 @@ async fn answer(peers: &Arc<Peers>, ask: Ask, attached: Bytes) -> (Answer, Optio
             None => Answer::No("a vote that cannot be decoded".to_owned()),
         },
         Ask::Piece(_) => Answer::No("answered above".to_owned()),
+        Ask::Change(_) | Ask::Overview => match peers.membership.get().and_then(std::sync::Weak::upgrade) {
+            Some(membership) => operate(&membership, ask).await,
+            None => Answer::No("this node is still starting, or stops".to_owned()),
+        },
+        Ask::Removed => {
+            peers.note_removed(true);
+            Answer::Noted
+        }
     };
     (answer, None)
+}
+
+/// What another node's operator wants of the leader. It is not passed on: leaders that point at each other would go on for
+/// ever.
+async fn operate(membership: &Membership, ask: Ask) -> Answer {
+    match ask {
+        Ask::Change(change) => Answer::Changed(membership.change_here(&change).await),
+        _ => Answer::Overview(membership.overview_here()),
+    }
 }
 
 /// A founder that was cut short invites again: the answer is the same, unless there is a cluster already.

@@ -10,7 +10,7 @@ fn keep_nothing(options: &mut LogOptions) {
 
 impl Cluster {
     /// Takes a checkpoint on every running node, and waits until its log is purged up to it.
-    async fn purge(&self) {
+    pub(super) async fn purge(&self) {
         for node in self.nodes.iter().flatten() {
             let purged = async {
                 loop {
