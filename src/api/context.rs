@@ -5,12 +5,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bytes::{Buf, Bytes, BytesMut};
-use kafka_protocol::messages::ApiKey;
+use bytes::{Bytes, BytesMut};
 use kafka_protocol::protocol::{Decodable, Encodable};
 use tokio::sync::oneshot;
 
-use super::{Api, proxy, upstream};
+use super::Api;
 use crate::leader::request::{Caller, Request, Response};
 use crate::state::Machine;
 use crate::state::topics::Topic;
@@ -81,25 +80,6 @@ impl Call<'_> {
     /// Why this node decides nothing of what the leader decides, if so. To be asked before anything is looked up for it.
     pub fn elsewhere(&self) -> Option<Refusal> {
         self.api.cluster.serving().err()
-    }
-
-    /// Puts the request to the leader as it came, for clients that may ask any node; None if that is this node or unknown. The
-    /// future gives the leader's answer, None if there is none.
-    pub fn put_to_leader(&self, key: ApiKey) -> Option<impl Future<Output = Option<Encoded>> + Send + 'static> {
-        const CORRELATION_ID: i32 = 1;
-        let status = self.api.cluster.status();
-        // Another node took this one for the leader: it will know better soon.
-        let leader = proxy::leader(&status).filter(|_| !self.api.link.is_relayed())?.clone();
-        let (caller, version) = (Arc::clone(self.caller), self.version);
-        let frame =
-            upstream::frame(key, version, CORRELATION_ID, &caller, &[], |out| out.extend_from_slice(&self.body));
-        Some(async move {
-            let mut answer = upstream::forward(&leader, &caller, frame, CORRELATION_ID).await?;
-            if key.response_header_version(version) >= 1 {
-                answer.try_get_u8().ok()?;
-            }
-            Some(vec![answer])
-        })
     }
 
     /// Hands a request to the leader; decisions keep the order of these calls.

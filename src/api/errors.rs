@@ -41,12 +41,14 @@ fn role(api: ApiKey) -> Role {
         | ApiKey::Fetch
         | ApiKey::ListOffsets
         | ApiKey::OffsetForLeaderEpoch
-        | ApiKey::DeleteRecords => Role::Leader,
+        | ApiKey::DeleteRecords
+        | ApiKey::DescribeQuorum => Role::Leader,
         ApiKey::CreateTopics
         | ApiKey::DeleteTopics
         | ApiKey::CreatePartitions
         | ApiKey::AlterConfigs
-        | ApiKey::IncrementalAlterConfigs => Role::Controller,
+        | ApiKey::IncrementalAlterConfigs
+        | ApiKey::ElectLeaders => Role::Controller,
         _ => Role::Coordinator,
     }
 }

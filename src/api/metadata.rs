@@ -76,13 +76,6 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
         return Ok(Reply::Now(respond(&api, &BTreeMap::new())));
     }
     let names: Vec<String> = new.iter().map(|topic| topic.name.clone()).collect();
-    if let Some(asked) = call.elsewhere().and_then(|_| call.put_to_leader(ApiKey::Metadata)) {
-        // Clients ask any node, and would ask a follower for ever.
-        return Ok(Reply::later(async move {
-            let later = || names.into_iter().map(|name| (name, told_later())).collect();
-            Some(asked.await.unwrap_or_else(|| respond(&api, &later())))
-        }));
-    }
     let caller = Arc::clone(call.caller);
     Ok(call.answer(Request::CreateTopics(new), move |response| {
         let failed = failures(&names, response, version, &caller)?;
@@ -129,7 +122,7 @@ fn failures(names: &[String], response: Response, version: i16, caller: &Caller)
             Some(errors::code(refusal, ApiKey::Metadata, version, caller))
         }
         // Not here, not now: clients ask again.
-        _ => Some(told_later()),
+        _ => Some(told(E::LeaderNotAvailable, ApiKey::Metadata)),
     };
     match response {
         Response::Topics(results) => {
@@ -148,11 +141,6 @@ fn failures(names: &[String], response: Response, version: i16, caller: &Caller)
 struct Seen {
     view: View,
     replayed: bool,
-}
-
-/// What makes clients ask again.
-fn told_later() -> i16 {
-    told(E::LeaderNotAvailable, ApiKey::Metadata)
 }
 
 /// A request, worked out.

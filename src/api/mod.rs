@@ -22,6 +22,7 @@ pub mod metadata;
 pub mod metrics;
 pub mod produce;
 pub mod proxy;
+pub mod quorum;
 pub mod shape;
 pub mod shapes;
 pub mod topics;
@@ -168,6 +169,8 @@ pub static APIS: &[ApiRow] = &[
     row(ApiKey::TxnOffsetCommit, "TxnOffsetCommit", (0, 5), &shapes::TXN_OFFSET_COMMIT, transactions::commit_offsets)
         .writes(),
     row(ApiKey::DescribeConfigs, "DescribeConfigs", (1, 4), &shapes::DESCRIBE_CONFIGS, configs::handle),
+    row(ApiKey::ElectLeaders, "ElectLeaders", (0, 2), &shapes::ELECT_LEADERS, quorum::elect),
+    row(ApiKey::DescribeQuorum, "DescribeQuorum", (0, 2), &shapes::DESCRIBE_QUORUM, quorum::describe),
     row(ApiKey::DescribeCluster, "DescribeCluster", (0, 2), &shapes::DESCRIBE_CLUSTER, cluster::describe),
 ];
 
@@ -287,13 +290,13 @@ impl Api {
         if let Some(called) = proxy::pass_on(self, caller, &frame) {
             return Ok(called);
         }
-        let Frame { row: index, version, correlation_id, bytes } = frame;
+        let Frame { row: index, version, correlation_id, .. } = frame;
         let row = &APIS[index];
         let answer = |header_version, reply| Ok(Called { row: index, correlation_id, header_version, reply });
         if row.key == ApiKey::ApiVersions && !(row.min..=row.max).contains(&version) {
             return answer(0, handshake::unsupported());
         }
-        let mut body = bytes.clone();
+        let mut body = frame.bytes.clone();
         let header = decode_header(row, version, &mut body)?;
         let client_id = header.client_id.as_deref().unwrap_or_default();
         if *caller.client_id != *client_id {
@@ -310,7 +313,7 @@ impl Api {
             version,
             reason: fault.to_string(),
         })?;
-        let forwarded = forward::to_leader(self, caller, row, version, &bytes, &body);
+        let forwarded = forward::to_leader(self, caller, row, &frame, &body);
         let reply = match forwarded {
             Some(reply) => reply,
             None => (row.handler)(Call { api: self, caller, version, body })?,

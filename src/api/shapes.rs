@@ -204,3 +204,9 @@ pub static INCREMENTAL_ALTER_CONFIGS: Shape =
 
 /// Key 60.
 pub static DESCRIBE_CLUSTER: Shape = shape(0, &[all(I8), since(1, I8), since(2, I8)]);
+
+/// Key 43.
+pub static ELECT_LEADERS: Shape = shape(2, &[since(1, I8), all(Structs(&[all(Str), all(Plain(&I32))])), all(I32)]);
+
+/// Key 55.
+pub static DESCRIBE_QUORUM: Shape = shape(0, &[all(Structs(&[all(Str), all(Structs(&[all(I32)]))]))]);

@@ -91,6 +91,8 @@ fn round_trip_of(key: ApiKey, bytes: &Bytes, version: i16) -> Bytes {
         ApiKey::CreatePartitions => round_trip::<m::CreatePartitionsRequest>(bytes, version),
         ApiKey::DeleteGroups => round_trip::<m::DeleteGroupsRequest>(bytes, version),
         ApiKey::IncrementalAlterConfigs => round_trip::<m::IncrementalAlterConfigsRequest>(bytes, version),
+        ApiKey::ElectLeaders => round_trip::<m::ElectLeadersRequest>(bytes, version),
+        ApiKey::DescribeQuorum => round_trip::<m::DescribeQuorumRequest>(bytes, version),
         ApiKey::DescribeCluster => round_trip::<m::DescribeClusterRequest>(bytes, version),
         other => panic!("{other:?} needs a line here"),
     }

@@ -19,7 +19,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::config::limits::{
-    FORWARD_MS_MAX, FORWARDS_MAX, PIPELINE_REQUESTS_MAX, RELAYED_ANSWER_BYTES_MAX, RELAYED_BYTES_MAX,
+    FORWARD_MS_MAX, FORWARDED_REQUESTS_MAX, PIPELINE_REQUESTS_MAX, RELAYED_ANSWER_BYTES_MAX, RELAYED_BYTES_MAX,
     UPSTREAM_CONNECT_MS_MAX,
 };
 use crate::leader::request::Caller;
@@ -29,7 +29,7 @@ use crate::log::Member;
 pub const RELAYED_TAG: i32 = 0x4b41;
 
 static BUDGET: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(RELAYED_BYTES_MAX)));
-static FORWARDS: Semaphore = Semaphore::const_new(FORWARDS_MAX);
+static FORWARDS: Semaphore = Semaphore::const_new(FORWARDED_REQUESTS_MAX);
 
 /// A frame on its way out.
 struct Outgoing {
@@ -97,13 +97,18 @@ impl Upstream {
     }
 }
 
-/// Puts one request to another node, on a connection of its own; None if there is no answer, or too many are under way.
-pub async fn forward(to: &Member, caller: &Caller, frame: Bytes, correlation_id: i32) -> Option<Bytes> {
-    let _turn = FORWARDS.try_acquire().ok()?;
-    let upstream = Upstream::open(to, caller);
-    upstream.send(frame)?;
-    let answer = tokio::time::timeout(Duration::from_millis(FORWARD_MS_MAX), upstream.answer(correlation_id)).await;
-    answer.ok()?.ok()
+/// Puts one request to another node, on a connection of its own.
+///
+/// # Errors
+/// If there is no answer in time.
+pub async fn forward(to: &Member, caller: &Caller, frame: Bytes, correlation_id: i32) -> io::Result<Bytes> {
+    let asked = async {
+        let _turn = FORWARDS.acquire().await.map_err(io::Error::other)?;
+        let upstream = Upstream::open(to, caller);
+        upstream.send(frame).ok_or(io::ErrorKind::NotConnected)?;
+        upstream.answer(correlation_id).await
+    };
+    tokio::time::timeout(Duration::from_millis(FORWARD_MS_MAX), asked).await?
 }
 
 /// Connects, and writes frames until nobody sends more.
@@ -166,7 +171,7 @@ fn greeting(caller: &Caller) -> Bytes {
 }
 
 /// A request's frame, without its length.
-pub fn frame(
+fn frame(
     key: ApiKey,
     version: i16,
     correlation_id: i32,
@@ -254,7 +259,7 @@ mod tests {
     async fn a_node_that_is_not_there_answers_nothing() {
         let (listener, node) = listen().await;
         drop(listener);
-        assert_eq!(forward(&node, &caller(), request(1, 0), 1).await, None);
+        assert!(forward(&node, &caller(), request(1, 0), 1).await.is_err());
         let upstream = Upstream::open(&node, &caller());
         let written = upstream.send(request(1, 0)).unwrap();
         assert!(upstream.answer(1).await.is_err());

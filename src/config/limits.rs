@@ -208,11 +208,7 @@ pub const RELAYED_ANSWER_BYTES_MAX: usize = 96 << 20;
 /// TCP pushes back on the node that sends it.
 pub const RELAYED_BYTES_MAX: usize = 256 << 20;
 
-/// Requests that are put to another node on connections of their own at a time, for clients that may ask any node. One more is
-/// answered from what is known here, and the client asks again.
-pub const FORWARDS_MAX: usize = 64;
-
-/// How long such a request may take; less than a client waits.
+/// How long a request that is put to another node may take: small changes of the cluster, and a client asks again.
 pub const FORWARD_MS_MAX: u64 = 10_000;
 
 /// How long another node may take to accept a connection.

@@ -434,6 +434,7 @@ pub fn members(metrics: &RaftMetrics, progress: &Progress, me: &Member) -> Vec<M
             voter: voters.contains(id),
             in_sync: progress.in_sync.contains(id),
             matched: progress.matched.get(id).copied(),
+            heard_ms: progress.heard_ms.get(id).copied(),
         })
         .collect();
     // This node knows its own addresses better than the entry that once added it.

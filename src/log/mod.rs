@@ -108,6 +108,8 @@ pub struct Member {
     pub in_sync: bool,
     /// The last index known to be durable on it; the leader alone knows.
     pub matched: Option<LogIndex>,
+    /// How long ago it last acknowledged that the leader leads; the leader alone knows.
+    pub heard_ms: Option<u64>,
 }
 
 /// Why the log cannot be opened.

@@ -111,6 +111,8 @@ pub(in crate::api) fn call<Q: Encodable>(api: &Api, key: ApiKey, request: &Q, ve
 fn standing(leader: Option<u64>, serving: bool) -> LogStatus {
     let mut status = LogStatus { serving, ..sample::status(3, leader) };
     status.members[0].in_sync = leader == Some(1);
+    // Nobody is there: what is passed on comes back as this node's own refusal.
+    status.members.iter_mut().for_each(|member| (member.host, member.port) = ("127.0.0.1".into(), 1));
     status
 }
 
@@ -264,6 +266,21 @@ async fn codes(api: &Api, key: ApiKey, version: i16) -> Vec<i16> {
             let response: m::TxnOffsetCommitResponse = ask(api, key, &request, version).await;
             response.topics.into_iter().flat_map(|topic| topic.partitions).map(|part| part.error_code).collect()
         }
+        ApiKey::ElectLeaders => {
+            use m::elect_leaders_request::TopicPartitions;
+            let topic = |of| TopicPartitions::default().with_topic(name(of)).with_partitions(vec![0]);
+            let topics = Some(vec![topic("t"), topic("not yet")]);
+            let request = m::ElectLeadersRequest::default().with_topic_partitions(topics);
+            let response: m::ElectLeadersResponse = ask(api, key, &request, version).await;
+            assert_eq!(response.error_code != 0, version >= 1);
+            let parts = response.replica_election_results.into_iter().flat_map(|topic| topic.partition_result);
+            parts.map(|part| part.error_code).collect()
+        }
+        ApiKey::DescribeQuorum => {
+            let response: m::DescribeQuorumResponse =
+                ask(api, key, &m::DescribeQuorumRequest::default(), version).await;
+            vec![response.error_code]
+        }
         // Every node answers these by itself; what they say of the leader has tests of its own.
         ApiKey::Metadata
         | ApiKey::ApiVersions
@@ -308,8 +325,9 @@ async fn whoever_does_not_lead_refuses_in_the_words_that_make_clients_ask_the_le
                 | ApiKey::Fetch
                 | ApiKey::ListOffsets
                 | ApiKey::OffsetForLeaderEpoch
-                | ApiKey::DeleteRecords => NOT_LEADER,
-                ApiKey::CreateTopics | ApiKey::DeleteTopics => NOT_CONTROLLER,
+                | ApiKey::DeleteRecords
+                | ApiKey::DescribeQuorum => NOT_LEADER,
+                ApiKey::CreateTopics | ApiKey::DeleteTopics | ApiKey::ElectLeaders => NOT_CONTROLLER,
                 _ if leader == Some(1) => LOADING,
                 _ => NOT_COORDINATOR,
             };

@@ -100,6 +100,8 @@ pub struct Progress {
     pub in_sync: Vec<u64>,
     /// The last index known to be durable on each follower.
     pub matched: BTreeMap<u64, LogIndex>,
+    /// How long ago each follower last acknowledged that the leader leads.
+    pub heard_ms: BTreeMap<u64, u64>,
 }
 
 impl Peers {
@@ -234,7 +236,7 @@ impl Peers {
         if metrics.current_leader == Some(self.identity.node_id) && metrics.replication.is_some() {
             return seen_by_leader(metrics);
         }
-        Progress { in_sync: self.told.lock().in_sync(self.identity.node_id), matched: BTreeMap::new() }
+        Progress { in_sync: self.told.lock().in_sync(self.identity.node_id), ..Progress::default() }
     }
 
     /// Open connections between nodes, in both directions.
@@ -249,17 +251,18 @@ pub fn seen_by_leader(metrics: &RaftMetrics) -> Progress {
     let replication = metrics.replication.iter().flatten();
     let matched: BTreeMap<u64, LogIndex> =
         replication.filter_map(|(node, id)| Some((*node, index(id.as_ref()?)))).collect();
-    let heard = |node: &u64| {
-        let at = metrics.heartbeat.as_ref().and_then(|heartbeat| heartbeat.get(node).cloned().flatten());
-        at.is_some_and(|at| at.elapsed() < IN_SYNC_WITHIN)
-    };
+    let heartbeats = metrics.heartbeat.iter().flatten();
+    let heard_ms: BTreeMap<u64, u64> = heartbeats
+        .filter_map(|(node, at)| Some((*node, u64::try_from(at.as_ref()?.elapsed().as_millis()).unwrap_or(u64::MAX))))
+        .collect();
+    let heard = |node: &u64| heard_ms.get(node).is_some_and(|ago| u128::from(*ago) < IN_SYNC_WITHIN.as_millis());
     let last = metrics.last_log_index.unwrap_or(0);
     let close = |node: &u64| matched.get(node).is_some_and(|at| at.0.saturating_add(IN_SYNC_ENTRIES) >= last);
     let mut in_sync: Vec<u64> = metrics.membership_config.voter_ids().collect();
     in_sync.retain(|node| *node == metrics.id || (heard(node) && close(node)));
     in_sync.sort_unstable();
     in_sync.dedup();
-    Progress { in_sync, matched }
+    Progress { in_sync, matched, heard_ms }
 }
 
 /// Counts a connection while it lives.
