@@ -73,6 +73,20 @@ class Final:
         self.source, self.outputs = source, outputs
         self.first = next(iter(nodes.values()))
 
+    def to_json(self):
+        nodes = {name: [[*at, records] for at, records in content.items()] for name, content in self.nodes.items()}
+        offsets = [[*at, offset] for at, offset in self.offsets.items()]
+        return [nodes, offsets, self.readers, self.group, self.source, self.outputs]
+
+    @classmethod
+    def from_json(cls, told):
+        nodes, offsets, *rest = told
+        nodes = {
+            name: {(topic, partition): [tuple(record) for record in records] for topic, partition, records in content}
+            for name, content in nodes.items()
+        }
+        return cls(nodes, {(group, topic, partition): o for group, topic, partition, o in offsets}, *rest)
+
 
 class Checker:
     """Takes the events in order of time, then the end."""

@@ -4,11 +4,14 @@
     drive.py --cluster DIR --script CLUSTER_SH --seconds N --seed S ... -- NAME COMMAND... [-- NAME COMMAND...]...
 
 Each COMMAND is a workload (see history.py for what it prints); it gets NAME, the bootstrap addresses, a seed and its
-roles as last arguments. Called by scripts/faults.sh. The last line is the verdict; the exit code is 1 on failure.
+roles as last arguments. Called by scripts/faults.sh. With --again a kept run is
+checked once more: drive.py --cluster DIR --again. The last line is the verdict; the exit code is 1 on failure.
 """
 
 import argparse
 import collections
+import contextlib
+import json
 import pathlib
 import subprocess
 import sys
@@ -17,7 +20,7 @@ import time
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from checker import Checker, Faults, Final
+from checker import Checker, Final
 from final import FinalReader
 from history import merged
 from nemesis import Cluster, Nemesis
@@ -214,14 +217,27 @@ class Run:
         print(f"faults: node {node} never led in the end; what it holds was not read", flush=True)
         return None
 
-    def verdict(self, final):
-        checker, report = Checker(self.options.atomic), Report()
-        files = [open(workload.path) for workload in self.workloads]
-        for time_, kind, words in merged(files):
-            checker.event(time_, kind, words)
-            report.event(time_, kind, words)
-        faults = checker.finish(final) if final else checker.faults
-        return faults, checker, report
+
+def verdict(directory, final, atomic):
+    """Holds the histories in a directory against the end, if the run came to it."""
+    checker, report = Checker(atomic), Report()
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(open(path)) for path in sorted(pathlib.Path(directory).glob("history-*.tsv"))]
+        for event in merged(files):
+            checker.event(*event)
+            report.event(*event)
+    faults = checker.finish(final) if final else checker.faults
+    return faults, checker, report
+
+
+def again(options):
+    """What a kept run is worth, with the checker as it is now."""
+    path = pathlib.Path(options.cluster) / "final.json"
+    final = Final.from_json(json.loads(path.read_text())) if path.exists() else None
+    faults, checker, _ = verdict(options.cluster, final, options.atomic)
+    print("\n".join(faults.told))
+    print(f"faults: {dict(faults.kinds) or 'none'} in {len(checker.transactions)} transactions, {len(checker.acked)} acks")
+    return 1 if faults.kinds else 0
 
 
 def parse():
@@ -234,12 +250,13 @@ def parse():
             groups[-1].append(word)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cluster", required=True)
-    parser.add_argument("--script", required=True)
+    parser.add_argument("--script")
     parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--faults", default="", help="names, parted by commas; all if none")
     parser.add_argument("--atomic", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--again", action="store_true", help="only check what a kept run left in DIR")
     return parser.parse_args(groups[0]), groups[1:]
 
 
@@ -267,6 +284,8 @@ def tell(run, faults, checker, report):
 
 def main():
     options, commands = parse()
+    if options.again:
+        return again(options)
     run, final, broken = Run(options, commands), None, None
     try:
         run.create_topics()
@@ -281,7 +300,9 @@ def main():
     finally:
         for workload in run.workloads:
             workload.end()
-    faults, checker, report = run.verdict(final) if run.workloads else (Faults(), Checker(), Report())
+    if final:
+        (run.state / "final.json").write_text(json.dumps(final.to_json()))
+    faults, checker, report = verdict(options.cluster, final, options.atomic)
     for what in filter(None, [broken, *run.not_finished]):
         faults.add("not finished", what)
     for what in run.cluster.deaths:

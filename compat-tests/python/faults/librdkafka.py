@@ -286,7 +286,9 @@ def plain(name, topic, pace, bootstrap, seed):
                 number += 1
                 producer.poll(0)
         except (KafkaException, BufferError) as error:
+            # A producer with a fatal error sends nothing any more, and would flush for ever.
             note(name, error)
+            producer.purge()
         producer.flush(TRIES)
 
 

@@ -35,6 +35,10 @@ class Workload:
     def follow(self):
         with open(self.path, "w") as raw:
             for line in self.process.stdout:
+                if not line[:1].isdigit() or not line.endswith("\n"):
+                    # Where a JVM's threads stand, or a line that was cut.
+                    self.log.write(line)
+                    continue
                 raw.write(line)
                 words = line.rstrip("\n").split("\t")
                 kind = words[1] if words[1:] else ""
