@@ -3,12 +3,15 @@
 import collections
 import contextlib
 import pathlib
+import re
 import signal
 import subprocess
 import threading
 
 from history import kind_of
 
+# A line that is neither cut nor part of a thread dump.
+LINE = re.compile(r"\d+\t[a-z-]+\t.*\n")
 # The event that says that a client came further.
 SUCCESS = {"acked": 1, "committed": 1, "offset": 5}
 
@@ -35,7 +38,7 @@ class Workload:
     def follow(self):
         with open(self.path, "w") as raw:
             for line in self.process.stdout:
-                if not line[:1].isdigit() or not line.endswith("\n"):
+                if not LINE.match(line):
                     # Where a JVM's threads stand, or a line that was cut.
                     self.log.write(line)
                     continue
