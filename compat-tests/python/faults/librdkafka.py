@@ -166,14 +166,16 @@ class Own(Transactional):
         self.begin(count, self.group, offsets)
         try:
             producer.begin_transaction()
+            dice = self.dice.randrange(40)
             for i in range(count):
+                if i in (each, 2 * each) and dice == 0:
+                    # Half of it is acknowledged for a while, so that faults meet it in the middle.
+                    producer.flush(5)
+                    time.sleep(self.dice.uniform(0, 1))
                 value = f"{self.name}|{self.number}|{i}|{count}"
                 self.produce(producer, topics[i // each], self.dice.randrange(2), value)
             self.send_offsets(producer, offsets, self.member)
-            dice = self.dice.randrange(40)
-            if dice == 0:
-                time.sleep(self.dice.uniform(0, 2))
-            elif dice < 7:
+            if 0 < dice < 7:
                 return self.abort(producer, "aborted")
         except KafkaException as error:
             # No commit was asked for, so whatever becomes of the abort, nothing may show.

@@ -49,17 +49,19 @@ final class Own extends Transactional {
         try {
             producer.beginTransaction();
             int i = 0;
+            int dice = random.nextInt(40);
             for (String topic : TOPICS) {
+                if (i > 0 && dice == 0) {
+                    // Half of it is acknowledged for a while, so that faults meet it in the middle.
+                    producer.flush();
+                    Thread.sleep(random.nextInt(1_000));
+                }
                 for (int k = 0; k < each; k++, i++) {
                     producer.send(new ProducerRecord<>(topic, random.nextInt(PARTITIONS), null, value(i, count)));
                 }
             }
             producer.sendOffsetsToTransaction(offsets, new ConsumerGroupMetadata(group));
-            int dice = random.nextInt(40);
-            if (dice == 0) {
-                // Open for a while, so that faults meet it in the middle.
-                Thread.sleep(random.nextInt(2_000));
-            } else if (dice == 1) {
+            if (dice == 1) {
                 History.write("aborted", name, number, "left");
                 return Fate.BROKEN;
             } else if (dice < 8) {
