@@ -3,13 +3,14 @@
 # too early, in the manner of the Jepsen Kafka workload.
 #
 #   scripts/faults.sh [--seconds N] [--seed S] [--faults LIST] [--binary PATH] [--nodes N] [--pace MS]
-#                     [--target katomic|kafka] [--dir DIR] [--keep] [-- ARGUMENTS OF cluster.sh up]
+#                     [--patience N] [--target katomic|kafka] [--dir DIR] [--keep] [-- ARGUMENTS OF cluster.sh up]
 #
 #   --seconds   how long faults go on (default 120, which makes about three minutes in all)
 #   --seed      of the faults and the load (default 1)
 #   --faults    only these, parted by commas, e.g. kill-leader,cut-leader; see compat-tests/python/faults/nemesis.py
 #   --binary    the katomic to run; built if not given
 #   --pace      milliseconds between a client's requests (default 25)
+#   --patience  seconds that a client may stand still once all is well again (default 60): more on a busy machine
 #   --target    kafka holds the checker against Apache Kafka (which does not show a transaction in one step)
 #   --dir       where the run lives; kept on failure, or with --keep
 #
@@ -23,7 +24,7 @@
 set -euo pipefail
 . "$(dirname "$0")/../compat-tests/lib.sh"
 
-seconds=120 seed=1 faults= binary=${KATOMIC_BIN:-} nodes=3 pace=25 target=katomic dir= keep= more=()
+seconds=120 seed=1 faults= binary=${KATOMIC_BIN:-} nodes=3 pace=25 patience=60 target=katomic dir= keep= more=()
 while [ $# -gt 0 ]; do
   case $1 in
     --seconds) seconds=${2:?}; shift ;;
@@ -32,6 +33,7 @@ while [ $# -gt 0 ]; do
     --binary) binary=${2:?}; shift ;;
     --nodes) nodes=${2:?}; shift ;;
     --pace) pace=${2:?}; shift ;;
+    --patience) patience=${2:?}; shift ;;
     --target) target=${2:?}; shift ;;
     --dir) dir=${2:?}; shift ;;
     --keep) keep=yes ;;
@@ -76,4 +78,4 @@ echo "faults: target $target, $nodes nodes, $seconds s, seed $seed, in $dir"
 "$cluster" --dir "$dir" up --nodes "$nodes" --target "$target" ${binary:+--binary "$binary"} ${more[@]+"${more[@]}"}
 # -B keeps byte code out of the tree. Not exec: the trap above takes the cluster down.
 "$python" -B "$COMPAT/python/faults/drive.py" --cluster "$dir" --script "$cluster" --nodes "$nodes" \
-  --seconds "$seconds" --seed "$seed" --faults "$faults" "$atomic" "${workloads[@]}"
+  --seconds "$seconds" --seed "$seed" --faults "$faults" --patience "$patience" "$atomic" "${workloads[@]}"

@@ -42,8 +42,6 @@ ROLES = {
     "java-3.7": "own pipe plain member reader:read_committed:rack-2",
     "librdkafka": "own pipe plain member reader:read_uncommitted:rack-3",
 }
-# How long a client may stand still once all is well again.
-RECOVERY = 60.0
 PATIENCE = 120.0
 
 
@@ -110,8 +108,9 @@ class Run:
                 shared[kind.rsplit("-", 1)[1]] += count
         return {kind: total[kind] for kind in self.kinds} | {kind: shared[kind] for kind in ("pipe", "member")}
 
-    def recover(self, what, patience=RECOVERY):
+    def recover(self, what, patience=None):
         """Waits until every kind of client has come further; says how long that took."""
+        patience = patience or self.options.patience
         before, began = self.progress(), time.monotonic()
         while True:
             stuck = [kind for kind, count in self.progress().items() if count <= before[kind]]
@@ -256,6 +255,7 @@ def parse():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--faults", default="", help="names, parted by commas; all if none")
     parser.add_argument("--atomic", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--patience", type=float, default=60, help="how long a client may stand still once all is well")
     parser.add_argument("--again", action="store_true", help="only check what a kept run left in DIR")
     return parser.parse_args(groups[0]), groups[1:]
 
@@ -290,7 +290,7 @@ def main():
     try:
         run.create_topics()
         run.start_workloads()
-        run.recover("the start", PATIENCE)
+        run.recover("the start", max(PATIENCE, run.options.patience))
         run.disturb()
         print("all faults are healed; the clients come to an end", flush=True)
         final = run.finish()
