@@ -11,10 +11,15 @@
 //! The world: `restart`: the node leads a new term, proposals not applied are lost; `deposed`: it leads no more; `loading`: a
 //!   new leader whose first entry is not applied yet;
 //!   `at +MS`: time passes; `behind`: the machine applies the oldest proposal, the leader is told by the next `apply`.
+//! Nodes, the first of which is A (more in `nodes`): `elect B [with N]`: B leads the next term and has the first N proposals of
+//!   the one before, who knows nothing of it; `on A COMMAND`: asked of another node; `learns A`: it hears that it was deposed.
+//!   `cut` and `heal`: nobody hears this leader meanwhile, and nobody is elected.
+//!   A planned transfer: `drain`, `drained`, `undrain`, `handover`.
 //! Many: `flood N COMMAND`: the request N times over, all of which wait.
 //! Set-up: `topic NAME PARTITIONS`, `set NAME VALUE` (leader settings), `epoch_max N`.
 //! To see: `log a-0` (records), `show ID`, `offsets GROUP`, `stats`, `deadline`.
 
+mod nodes;
 mod requests;
 mod shown;
 
@@ -26,6 +31,7 @@ use super::super::{Action, Leader, LeaderSettings, Ticket};
 use crate::state::Machine;
 use crate::state::command::{Appended, Command, Entry, NewTopic, Outcome};
 use crate::types::{ConnectionId, LogIndex, Now, Refusal, Term, TopicId};
+use nodes::{Committed, Node};
 use requests::Line;
 
 /// Settings small enough that scripts reach every bound.
@@ -67,6 +73,14 @@ pub struct Player {
     topics: BTreeMap<String, TopicId>,
     appended: Vec<Appended>,
     first_connection: u64,
+    /// What a quorum has, of all terms.
+    log: Vec<Committed>,
+    /// How much of it this node has applied.
+    applied: usize,
+    here: String,
+    away: BTreeMap<String, Node>,
+    cut_off: bool,
+    held: Vec<(Token, Response)>,
 }
 
 impl Player {
@@ -84,6 +98,12 @@ impl Player {
             topics: BTreeMap::new(),
             appended: Vec::new(),
             first_connection: 1,
+            log: Vec::new(),
+            applied: 0,
+            here: "A".to_owned(),
+            away: BTreeMap::new(),
+            cut_off: false,
+            held: Vec::new(),
         };
         player.start_term();
         player
@@ -98,6 +118,8 @@ impl Player {
         self.term.0 += 1;
         let index = self.index();
         self.machine.apply_blank(index, self.term);
+        self.log.push(Committed { index, term: self.term, entry: None });
+        self.applied = self.log.len();
         self.first_connection = self.term.0 * 100;
         self.leader.start_term(&self.machine, self.term, self.now)
     }
@@ -140,6 +162,24 @@ impl Player {
                 out += &self.carry_out(actions);
                 return out;
             }
+            "on" => {
+                let (_, rest) = command.split_once(words[0]).expect("the node is a word of it");
+                return self.play_on(words[0], rest.trim());
+            }
+            "elect" => return self.elect(words[0], words.get(2).map_or(0, |_| line.number(2))),
+            "learns" => return self.learns(words[0]),
+            "cut" => self.cut_off = true,
+            "heal" => return self.heal(),
+            "drain" => self.leader.begin_drain(),
+            "drained" => return format!("{}", self.leader.is_drained()),
+            "undrain" => {
+                let actions = self.leader.end_drain();
+                return self.carry_out(actions);
+            }
+            "handover" => {
+                let actions = self.leader.hand_over(&self.machine, self.now);
+                return self.carry_out(actions);
+            }
             "deposed" => return self.depose(),
             "flood" => {
                 let (_, repeated) = command.split_once(words[1]).expect("a command to repeat");
@@ -168,8 +208,7 @@ impl Player {
     fn make_topic(&mut self, name: &str, partitions: i32) {
         let topic = self.new_topic(name, partitions);
         let entry = Entry { now_ms: self.now.wall_ms, command: Command::CreateTopics(vec![topic]) };
-        let index = self.index();
-        self.machine.apply(index, self.term, &entry);
+        self.apply_entry(&entry);
     }
 
     fn new_topic(&mut self, name: &str, partitions: i32) -> NewTopic {
@@ -251,6 +290,10 @@ impl Player {
     fn carry_out(&mut self, actions: Vec<Action>) -> String {
         let mut out = String::new();
         for action in actions {
+            if let Some(held) = self.without_a_lease(&action) {
+                out += &held;
+                continue;
+            }
             let _ = match action {
                 Action::Reply(token, response) | Action::ReplyApplied(token, response) => {
                     writeln!(out, "#{} <- {}", token.0, self.told(&response))
@@ -322,7 +365,10 @@ impl Player {
 
     fn apply_entry(&mut self, entry: &Entry) -> (LogIndex, Outcome) {
         let index = self.index();
+        assert!(!self.cut_off, "nothing is committed by a leader that nobody hears");
         let (effects, outcome) = self.machine.apply(index, self.term, entry);
+        self.log.push(Committed { index, term: self.term, entry: Some(entry.clone()) });
+        self.applied = self.log.len();
         self.appended.extend(effects.appended);
         (index, outcome)
     }
