@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::protocol::{Decodable, Encodable};
@@ -90,11 +90,26 @@ impl Call<'_> {
         }
     }
 
+    /// The same; what it adds to the log may take as long as `within`.
+    pub fn submit_within(&self, request: Request, within: Duration) -> oneshot::Receiver<Response> {
+        match self.elsewhere() {
+            None => self.api.log.submit_within(Arc::clone(self.caller), request, within),
+            Some(refusal) => refused(refusal),
+        }
+    }
+
     /// Hands a request to the leader and answers with what `shape` makes of the response; `None` closes the connection.
     ///
     /// A response that is there already (a staged acknowledgement, a refusal) is encoded without a task switch.
     pub fn answer(&self, request: Request, shape: impl FnOnce(Response) -> Option<Encoded> + Send + 'static) -> Reply {
-        let mut receiver = self.submit(request);
+        Self::answer_of(self.submit(request), shape)
+    }
+
+    /// The same for a response that was asked for already.
+    pub fn answer_of(
+        mut receiver: oneshot::Receiver<Response>,
+        shape: impl FnOnce(Response) -> Option<Encoded> + Send + 'static,
+    ) -> Reply {
         match receiver.try_recv() {
             Ok(response) => answered(shape(response)),
             Err(oneshot::error::TryRecvError::Closed) => Reply::later(std::future::ready(None)),

@@ -72,6 +72,7 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
         read_committed: request.isolation_level == 1,
         redirect: redirect(call.api, standing, rack),
         follows: matches!(standing, Standing::Follows(_)),
+        certain: false,
         view: (version >= LEADER_HINTS && !matches!(standing, Standing::Leads(_)) && call.api.names_leaders())
             .then(|| call.api.cluster.view()),
     };
@@ -92,18 +93,28 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
         let looked_up = call.api.reader.look_up(&fetch.partitions);
         if looked_up.iter().zip(&fetch.partitions).all(|(found, of)| !is_behind(found, of.from)) {
             metrics::fetch_answered(began.elapsed());
+            form.certain = certain(call.api, standing);
             return Ok(Reply::Now(respond(asked, looked_up, &form)));
         }
         form.redirect = None;
     }
-    let reader = call.api.reader.clone();
+    let api = call.api.clone();
     Ok(Reply::later(async move {
-        let Answered { fetched, share, waited } = reader.fetch(fetch).await;
+        let Answered { fetched, share, waited } = api.reader.fetch(fetch).await;
+        form.certain = certain(&api, standing);
         let encoded = respond(asked, fetched, &form);
         // A long poll waits because there is nothing to read, not because we are slow; a disk that is slow does count.
         metrics::fetch_answered(began.elapsed().saturating_sub(waited));
         Some(hold(encoded, share))
     }))
+}
+
+/// Whether what was read is the newest there is. For a follower it never is; what it may say is up to its log start.
+fn certain(api: &Api, standing: Standing) -> bool {
+    match standing {
+        Standing::Leads(epoch) => api.cluster.leased() == Some(epoch),
+        Standing::Follows(_) | Standing::Away(_) => true,
+    }
 }
 
 /// Whether this node may not have applied yet what is asked for.
@@ -119,6 +130,8 @@ struct Form {
     redirect: Option<BrokerId>,
     /// Answered by a follower.
     follows: bool,
+    /// Nobody else can have been elected: only then is an offset certainly out of range. A consumer told so may reset.
+    certain: bool,
     /// Who leads, where that can be told.
     view: Option<View>,
 }
@@ -239,18 +252,22 @@ fn respond(asked: Vec<Asked>, fetched: Vec<Fetched>, form: &Form) -> Encoded {
     encoder::encode(form.version, 0, &topics, endpoint.as_slice())
 }
 
+fn out_of_range(form: &Form) -> E {
+    if form.certain { E::OffsetOutOfRange } else { E::NotLeaderOrFollower }
+}
+
 fn read_part(fetched: &mut impl Iterator<Item = Fetched>, from: Offset, form: &Form) -> Result<Fetched, E> {
     let fetched = fetched.next().expect("a fetch answers every partition in order");
     match &fetched.result {
         Ok(_) => match fetched.bounds {
             Some(_) if is_behind(&fetched, from) => {
-                Err(if form.follows { E::OffsetNotAvailable } else { E::OffsetOutOfRange })
+                Err(if form.follows { E::OffsetNotAvailable } else { out_of_range(form) })
             }
             Some(_) => Ok(fetched),
             None => Err(E::UnknownTopicOrPartition),
         },
         Err(SegmentError::UnknownPartition) => Err(E::UnknownTopicOrPartition),
-        Err(SegmentError::OffsetOutOfRange) => Err(E::OffsetOutOfRange),
+        Err(SegmentError::OffsetOutOfRange) => Err(out_of_range(form)),
         Err(error @ (SegmentError::Io { .. } | SegmentError::Damaged { .. })) => {
             tracing::error!(partition = ?fetched.partition, %error, "a fetch cannot read");
             Err(E::KafkaStorageError)

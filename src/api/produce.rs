@@ -12,6 +12,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use kafka_protocol::error::ResponseError as E;
@@ -29,7 +30,7 @@ use super::errors::{self, JAVA};
 use super::metrics::{self, TopicMetrics};
 use super::view::{View, id};
 use super::{Api, Call, Encoded, Malformed, Reply, encode};
-use crate::config::limits::{ENTRY_BYTES_MAX, TIMESTAMP_AFTER_MS_MAX};
+use crate::config::limits::{ENTRY_BYTES_MAX, PRODUCE_TIMEOUT_MS_MIN, TIMESTAMP_AFTER_MS_MAX};
 use crate::leader::request::{Acked, Caller, Produce, Request, Response};
 use crate::state::topics::Topic;
 use crate::types::record_batch::{BatchFault, HEADER_BYTES};
@@ -79,7 +80,7 @@ struct Parts {
 /// If the request cannot be decoded.
 pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
     let request: ProduceRequest = call.decode("Produce")?;
-    let (acks, version) = (request.acks, call.version);
+    let (acks, version, timeout_ms) = (request.acks, call.version, request.timeout_ms);
     let transactional_id: Option<Arc<str>> = request.transactional_id.as_ref().map(|id| Arc::from(id.0.as_str()));
     if let Err(refusal) = call.api.cluster.serving() {
         return Ok(elsewhere(&call, request, refusal));
@@ -98,6 +99,8 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
         });
     }
     let count = batches.len();
+    // What a transaction replicates before its end does not belong to one of its requests.
+    let within = transactional_id.is_none().then(|| patience(timeout_ms));
     let produce = Request::Produce(Produce { version, transactional_id, batches, refused });
     if acks == 0 {
         let receiver = call.submit(produce);
@@ -111,7 +114,11 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
         })));
     }
     let (caller, cluster, named) = (Arc::clone(call.caller), call.api.cluster.clone(), call.api.names_leaders());
-    Ok(call.answer(produce, move |response| {
+    let receiver = match within {
+        Some(within) => call.submit_within(produce, within),
+        None => call.submit(produce),
+    };
+    Ok(Call::answer_of(receiver, move |response| {
         let results = match response {
             Response::Produced(results) => results,
             Response::Refused(refusal) => vec![Err(refusal); count],
@@ -119,6 +126,11 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
         };
         Some(respond(topics, results, version, &caller, || named.then(|| cluster.view())))
     }))
+}
+
+/// How long the records may take to be written, as the request says.
+fn patience(timeout_ms: i32) -> Duration {
+    Duration::from_millis(u64::from(timeout_ms.unsigned_abs()).max(PRODUCE_TIMEOUT_MS_MIN))
 }
 
 /// This node does not serve: nothing is judged by a state that may be old, and clients ask the leader.

@@ -114,6 +114,9 @@ pub const QUEUED_PER_TRANSACTIONAL_ID_MAX: usize = 256;
 /// OffsetFetches that wait for an EndTxn; one beyond is refused as overloaded.
 pub const WAITING_OFFSET_FETCHES_MAX: usize = if cfg!(test) { 100 } else { 10_000 };
 
+/// Least time that a Produce gets, whatever its timeout says: some clients send 0, which no disk can meet.
+pub const PRODUCE_TIMEOUT_MS_MIN: u64 = 1_000;
+
 /// Produce requests that wait for their entries; one beyond is refused as overloaded. Their bytes have bounds of their own (storage.md).
 pub const WAITING_PRODUCES_MAX: usize = 65_536;
 

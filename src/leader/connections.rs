@@ -48,8 +48,8 @@ impl Newest {
 
 /// Connections of earlier terms: what they still carry was meant for stages that are gone.
 ///
-/// One number suffices: connections are numbered in accept order, so whatever is not newer than the newest one that
-/// carried a transactional request may have carried one too, and reconnecting costs a client next to nothing.
+/// One number suffices: connections are numbered in accept order, so whatever is not newer than the newest one that was
+/// there before the term may carry such a request, read or not yet, and reconnecting costs a client next to nothing.
 #[derive(Debug, Default)]
 pub(super) struct EarlierTerms {
     newest_ever: Option<ConnectionId>,
@@ -60,6 +60,11 @@ impl EarlierTerms {
     /// A term ended: its connections carry no more transactional requests.
     pub fn term_ended(&mut self) {
         self.closed_up_to = self.newest_ever;
+    }
+
+    /// A term starts, and these connections were there before it.
+    pub fn term_started(&mut self, newest: ConnectionId) {
+        self.closed_up_to = self.closed_up_to.max(Some(newest));
     }
 
     /// Notes a transactional request; false if its connection is one of an earlier term.
@@ -109,5 +114,8 @@ mod tests {
         assert!(!earlier.note(ConnectionId(3)));
         assert!(!earlier.note(ConnectionId(2)), "it may have carried one");
         assert!(earlier.note(ConnectionId(4)));
+        earlier.term_started(ConnectionId(6));
+        assert!(!earlier.note(ConnectionId(5)), "it may have been sent before, and not been read");
+        assert!(earlier.note(ConnectionId(7)));
     }
 }

@@ -41,7 +41,7 @@ use std::sync::Arc;
 
 use crate::state::Machine;
 use crate::state::command::{Command, Entry, Outcome};
-use crate::types::{LogIndex, Now, Refusal, Term};
+use crate::types::{ConnectionId, LogIndex, Now, Refusal, Term};
 use groups::Groups;
 use proposals::Purpose;
 use request::{Caller, OffsetFetch, Request, Response, Token};
@@ -202,8 +202,12 @@ impl Leader {
     /// This node leads `term`, and its first entry has been applied: `machine` holds all that earlier terms committed.
     ///
     /// Chunks of earlier terms can never be committed any more: an entry frees them.
-    pub fn start_term(&mut self, machine: &Machine, term: Term, now: Now) -> Vec<Action> {
+    ///
+    /// `newest` is the newest connection that this node has accepted: what comes on those until then may have been sent in
+    /// an earlier term.
+    pub fn start_term(&mut self, machine: &Machine, term: Term, now: Now, newest: ConnectionId) -> Vec<Action> {
         let out = self.end_term();
+        self.earlier_terms.term_started(newest);
         self.role = Role::Leading(term);
         self.expiry = expiry::Expiry::start(now.mono_ms);
         let mut turn = Turn { machine, now, term, out };

@@ -194,7 +194,7 @@ mod tests {
         let mut leader = Leader::new(settings);
         let facts = PartitionFacts { of: at, segments: segments(&[(100, 1_000), (100, 2_000)]) };
         assert_eq!(leader.retain(&machine, now, std::slice::from_ref(&facts)), [], "it does not lead");
-        leader.start_term(&machine, Term(1), now);
+        leader.start_term(&machine, Term(1), now, crate::types::ConnectionId(0));
         let trims = leader.retain(&machine, now, &[facts]).into_iter().flat_map(|action| match action {
             Action::Propose(_, Entry { command: Command::TrimPartitions(trims), .. }) => trims,
             other => panic!("{other:?}"),

@@ -15,21 +15,19 @@ use crate::types::{ConnectionId, LogIndex, Offset, Refusal, Term, TopicPartition
 
 #[test]
 fn the_scripts_play_as_written() {
-    for topic in
-        [
-            "transactions",
-            "end_txn",
-            "stage",
-            "chunks",
-            "init",
-            "admission",
-            "offsets",
-            "expiry",
-            "records",
-            "bounds",
-            "leaders",
-        ]
-    {
+    for topic in [
+        "transactions",
+        "end_txn",
+        "stage",
+        "chunks",
+        "init",
+        "admission",
+        "offsets",
+        "expiry",
+        "records",
+        "bounds",
+        "leaders",
+    ] {
         golden::run(&format!("src/leader/scripts/{topic}"), || {
             let mut player = player::Player::new();
             Box::new(move |command| player.play(command))

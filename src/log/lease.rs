@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::clock;
+use super::{Log, clock};
 use crate::types::Term;
 
 pub mod witness;
@@ -195,6 +195,14 @@ impl Lease {
     /// How long it still may not.
     pub fn votes_in_ms(&self) -> u64 {
         self.votes_from_us.saturating_sub(clock::boot_us()).div_ceil(1000)
+    }
+}
+
+impl Log {
+    /// [`Log::serving`], and only while no other node can have been elected: whatever was read before this call, under
+    /// that term, was the newest there was. For answers that name the newest state, as ListOffsets.
+    pub fn leased(&self) -> Option<Term> {
+        self.node.sequencer.leased()
     }
 }
 

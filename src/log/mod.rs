@@ -22,7 +22,7 @@ use crate::leader::{Leader, LeaderStats};
 use crate::segments::{Checkpoint, Segments};
 use crate::state::Machine;
 use crate::state::snapshot::SnapshotError;
-use crate::types::{LogIndex, Term};
+use crate::types::{ConnectionId, LogIndex, Term};
 use crate::wal::{Wal, WalError, WalOptions, WalStats};
 
 pub mod apply;
@@ -307,6 +307,11 @@ impl Log {
         self.node.sequencer.submit(&caller, request, Some(within))
     }
 
+    /// A client's connection was accepted. What comes on it once a later term has begun may have been sent before.
+    pub fn accepted(&self, connection: ConnectionId) {
+        self.node.sequencer.accepted(connection);
+    }
+
     /// Waits until the sequencer admits more (in-flight bytes and unwritten segments are within their bounds).
     pub async fn admitted(&self) {
         self.node.sequencer.admitted().await;
@@ -320,12 +325,6 @@ impl Log {
     /// The term that this node serves, None while it does not: the part of [`Log::status`] that every read asks for.
     pub fn serving(&self) -> Option<Term> {
         self.node.sequencer.serving()
-    }
-
-    /// The same, and only while no other node can have been elected: whatever was read before this call, under that term,
-    /// was the newest there was. For answers that name the newest state, as ListOffsets.
-    pub fn leased(&self) -> Option<Term> {
-        self.node.sequencer.leased()
     }
 
     /// How the log stands.

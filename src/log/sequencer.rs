@@ -33,7 +33,7 @@ use crate::leader::request::{Caller, Request, Response, Token};
 use crate::leader::{Action, Leader, LeaderStats, Ticket};
 use crate::state::Machine;
 use crate::state::command::Entry;
-use crate::types::{Now, PartitionFacts, Refusal, Term};
+use crate::types::{ConnectionId, Now, PartitionFacts, Refusal, Term};
 
 mod answers;
 mod parting;
@@ -63,6 +63,8 @@ pub struct Sequencer {
     serving: AtomicU64,
     /// No quorum has answered for long.
     alone: AtomicBool,
+    /// The newest connection accepted.
+    newest: AtomicU64,
     /// When the timer will look next, so that only an earlier deadline rings it.
     armed_ms: AtomicU64,
     meters: Arc<Meters>,
@@ -137,6 +139,7 @@ impl Sequencer {
             lease,
             serving: AtomicU64::new(0),
             alone: AtomicBool::new(false),
+            newest: AtomicU64::new(0),
             armed_ms: AtomicU64::new(0),
             meters,
             proposal_timeout,
@@ -274,7 +277,8 @@ impl Sequencer {
         state.term = Some(leading);
         (state.began, state.lost) = (Sent::now(), false);
         self.show_serving(state);
-        let actions = state.leader.start_term(machine, leading, now);
+        let newest = ConnectionId(self.newest.load(Ordering::Relaxed));
+        let actions = state.leader.start_term(machine, leading, now, newest);
         self.carry_out(state, machine, now, actions);
     }
 
@@ -353,6 +357,11 @@ impl Sequencer {
     }
 
     // === What others ask ===
+
+    /// Notes a connection.
+    pub fn accepted(&self, connection: ConnectionId) {
+        self.newest.fetch_max(connection.0, Ordering::Relaxed);
+    }
 
     fn show_serving(&self, state: &State) {
         let served = state.term.filter(|_| !state.lost);

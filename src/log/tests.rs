@@ -19,6 +19,7 @@ mod catch_up;
 mod cluster;
 pub(super) mod gate;
 mod members;
+mod leaders;
 mod suite;
 
 use gate::GateDisk;

@@ -65,6 +65,9 @@ pub trait Service: Clone + Send + Unpin + 'static {
         self.clone()
     }
 
+    /// A connection was accepted.
+    fn accepted(&self, _connection: ConnectionId) {}
+
     /// Waits until more may be written.
     fn admitted(&self) -> impl Future<Output = ()> + Send + 'static;
 
@@ -78,6 +81,10 @@ pub trait Service: Clone + Send + Unpin + 'static {
 impl Service for Api {
     fn for_connection(&self) -> Self {
         Api::for_connection(self)
+    }
+
+    fn accepted(&self, connection: ConnectionId) {
+        self.log.accepted(connection);
     }
 
     fn admitted(&self) -> impl Future<Output = ()> + Send + 'static {
@@ -157,6 +164,7 @@ pub async fn serve<S: Service>(
                 }
                 Ok((stream, peer)) => {
                     let (caller, service) = (welcome(&stream, peer), service.for_connection());
+                    service.accepted(caller.connection);
                     let (budget, stop) = (Arc::clone(&budget), for_connections.clone());
                     let client = Connection::new(stream, peer, service, caller, settings, budget, stop);
                     let counted = Counted::new();

@@ -114,14 +114,20 @@ impl Player {
         LogIndex(self.next_index - 1)
     }
 
+    /// A script's connections are numbered by term, from 100 times the term on.
     fn start_term(&mut self) -> Vec<Action> {
+        let newest = if self.term.0 == 0 { 0 } else { self.term.0 * 100 + 99 };
+        self.start_term_after(ConnectionId(newest))
+    }
+
+    fn start_term_after(&mut self, newest: ConnectionId) -> Vec<Action> {
         self.term.0 += 1;
         let index = self.index();
         self.machine.apply_blank(index, self.term);
         self.log.push(Committed { index, term: self.term, entry: None });
         self.applied = self.log.len();
         self.first_connection = self.term.0 * 100;
-        self.leader.start_term(&self.machine, self.term, self.now)
+        self.leader.start_term(&self.machine, self.term, self.now, newest)
     }
 
     /// Plays one command and tells what became visible.
@@ -227,7 +233,7 @@ impl Player {
             other => panic!("no setting {other}"),
         }
         self.leader = Leader::new(self.settings.clone());
-        self.leader.start_term(&self.machine, self.term, self.now);
+        self.leader.start_term(&self.machine, self.term, self.now, ConnectionId(0));
     }
 
     /// So many idempotent producers from an id on, each with one batch written, a millisecond apart.
@@ -341,7 +347,7 @@ impl Player {
         }
         self.pending.clear();
         let mut actions = self.leader.end_term();
-        actions.extend(self.start_term());
+        actions.extend(self.start_term_after(ConnectionId(0)));
         actions
     }
 

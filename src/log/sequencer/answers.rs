@@ -167,6 +167,7 @@ impl Sequencer {
             return tracing::info!(term = term.0, "a quorum answers again; this node goes on serving");
         }
         tracing::warn!(term = term.0, "no quorum answers; clients are told to look for another leader");
+        self.lease.await_renewal();
         self.refuse_held(state);
         let waits = state.proposals.iter_mut().filter(|(_, unknown)| !**unknown);
         let tickets: Vec<_> = waits
