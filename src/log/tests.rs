@@ -18,8 +18,8 @@ use crate::types::{ConnectionId, Refusal, TopicId, TopicPartition};
 mod catch_up;
 mod cluster;
 pub(super) mod gate;
-mod members;
 mod leaders;
+mod members;
 mod suite;
 
 use gate::GateDisk;

@@ -13,7 +13,7 @@ use katomic::leader::{Action, Leader, LeaderSettings, Ticket};
 use katomic::log::entry;
 use katomic::state::Machine;
 use katomic::state::command::{Command, Entry, Outcome, ProduceOutcome};
-use katomic::types::{LogIndex, Now, Offset, Refusal, Term};
+use katomic::types::{ConnectionId, LogIndex, Now, Offset, Refusal, Term};
 
 use super::super::mutants::Mutant;
 use super::super::network::{ConnId, RequestId};
@@ -73,6 +73,8 @@ pub(super) struct Sequencer {
     /// No quorum for long.
     lost: bool,
     next_token: u64,
+    /// The newest connection that anything came on.
+    newest: ConnectionId,
     waiting: BTreeMap<Token, (ConnId, RequestId)>,
     /// Own proposals of this term, by index.
     tickets: BTreeMap<u64, Ticket>,
@@ -93,6 +95,7 @@ impl Sequencer {
             began_ms: 0,
             lost: false,
             next_token: 1,
+            newest: ConnectionId(0),
             waiting: BTreeMap::new(),
             tickets: BTreeMap::new(),
             deadlines: VecDeque::new(),
@@ -108,6 +111,7 @@ impl Node {
 
     /// A request on a connection, which the node numbered `caller.connection`.
     pub fn request(&mut self, conn: ConnId, id: RequestId, caller: &Caller, request: Request, at: &mut At<'_>) {
+        self.sequencer.newest = self.sequencer.newest.max(caller.connection);
         self.follow_quorum(at);
         if self.sequencer.lost || self.sequencer.parting == Parting::LetGo {
             at.out.replies.push((conn, id, Reply::Answer(Response::Refused(Refusal::NotLeader))));
@@ -200,7 +204,8 @@ impl Node {
         self.sequencer.term = Some(leading);
         self.sequencer.began_ms = at.now.mono_ms;
         let term = if self.mutant == Mutant::NoTermFence { 1 } else { leading };
-        let actions = self.sequencer.leader.start_term(&self.machine, Term(term), at.now);
+        let newest = self.sequencer.newest;
+        let actions = self.sequencer.leader.start_term(&self.machine, Term(term), at.now, newest);
         self.carry_out(actions, at);
     }
 
