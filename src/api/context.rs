@@ -65,16 +65,14 @@ pub struct Malformed {
 }
 
 impl Call<'_> {
-    /// Decodes the body, which must be consumed to the last byte.
+    /// Decodes the body; stray bytes behind it are ignored (see [`Shape::check`](super::shape::Shape::check)).
     ///
     /// # Errors
     /// If the bytes are not such a request.
     pub fn decode<R: Decodable>(&self, api: &'static str) -> Result<R, Malformed> {
         let malformed = |reason: String| Malformed { api, version: self.version, reason };
         let mut body = self.body.clone();
-        let request =
-            R::decode(&mut body, self.version).map_err(|error| malformed(error.to_string().trim().to_owned()))?;
-        if body.is_empty() { Ok(request) } else { Err(malformed(format!("{} bytes left over", body.len()))) }
+        R::decode(&mut body, self.version).map_err(|error| malformed(error.to_string().trim().to_owned()))
     }
 
     /// Why this node decides nothing of what the leader decides, if so. To be asked before anything is looked up for it.

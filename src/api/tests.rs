@@ -129,17 +129,25 @@ fn every_shape_is_the_one_the_generated_decoder_reads_in_every_version() {
 }
 
 #[test]
-fn a_request_cut_anywhere_or_with_a_byte_too_many_is_misshapen() {
+fn a_request_cut_anywhere_is_misshapen() {
     for (key, min, max, shape) in shapes() {
         for version in min..=max {
             let bytes = sample(shape, version);
             for cut in 0..bytes.len() {
                 assert!(shape.check(version, &bytes[..cut]).is_err(), "{key:?} v{version} cut at {cut}");
             }
-            let longer = [&bytes[..], &[0]].concat();
-            assert_eq!(shape.check(version, &longer), Err(Misshapen::Trailing(1)), "{key:?} v{version}");
         }
     }
+}
+
+#[test]
+fn stray_bytes_behind_a_request_are_ignored_as_kafka_does() {
+    // What librdkafka 2.16 sends as Metadata v13 for all topics: a null array in one byte of the four it had reserved.
+    let body = Bytes::from_static(&[0, 0, 0, 0, 1, 0, 0]);
+    assert_eq!(shapes::METADATA.check(13, &body), Ok(()));
+    let mut left = body;
+    let request = m::MetadataRequest::decode(&mut left, 13).expect("decodes");
+    assert!(request.topics.is_none(), "all topics");
 }
 
 #[test]
