@@ -59,24 +59,29 @@ report() {
   python3 "$COMPAT/results.py" summary "$STATE_DIR/part.tsv" || true
 }
 
-# A port P of the loopback address such that P and P + 1000 (Kafka's controller) are free. It lies below
-# the range from which the kernel takes the ports of outgoing connections.
+# free_port [COUNT]: the first of COUNT ports of the loopback address that are free, as are those 1000 above (Kafka's
+# controllers). They lie below the range from which the kernel takes the ports of outgoing connections. What one run has
+# been given is noted in STATE_DIR: it may not be bound yet.
 free_port() {
-  python3 - <<'END'
-import random, socket
+  python3 - "${1:-1}" "${STATE_DIR:+$STATE_DIR/ports-taken}" <<'END'
+import contextlib, os, random, socket, sys
+count, noted = int(sys.argv[1]), sys.argv[2] or os.devnull
+taken = {int(line) for line in open(noted)} if os.path.exists(noted) else set()
 for _ in range(1000):
     port = random.randrange(20000, 31000)
-    sockets = [socket.socket(), socket.socket()]
-    try:
-        for at, one in zip((port, port + 1000), sockets):
-            one.bind(("127.0.0.1", at))
-        print(port)
-        break
-    except OSError:
-        pass
-    finally:
-        for one in sockets:
-            one.close()
+    wanted = {*range(port, port + count), *range(port + 1000, port + 1000 + count)}
+    if wanted & taken:
+        continue
+    with contextlib.ExitStack() as held:
+        try:
+            for at in wanted:
+                held.enter_context(socket.socket()).bind(("127.0.0.1", at))
+        except OSError:
+            continue
+    with open(noted, "a") as out:
+        out.writelines(f"{at}\n" for at in wanted)
+    print(port)
+    break
 else:
     raise SystemExit("no free port")
 END
@@ -140,10 +145,20 @@ set_up_target() {
   printf 'TARGET=%q\nPROGRAM=%q\n' "$1" "$program" >"$2/target"
 }
 
-# set_up_broker NAME STATE_DIR [ADVERTISED_PORT]: picks the ports of one broker.
+# set_up_broker NAME STATE_DIR [NODES [FIRST_ADVERTISED]]: picks the ports of a cluster. Node i listens on the i-th port from
+# the first, and is advertised there, or on the i-th from FIRST_ADVERTISED.
 set_up_broker() {
   mkdir -p "$2/$1"
-  local port rpc admin
-  port=$(free_port) rpc=$(free_port) admin=$(free_port)
-  printf 'PORT=%s\nADVERTISED=%s\nRPC=%s\nADMIN=%s\n' "$port" "${3:-$port}" "$rpc" "$admin" >"$2/$1/ports"
+  local count=${3:-1} port rpc admin
+  port=$(free_port "$count") rpc=$(free_port "$count") admin=$(free_port "$count")
+  up_from() { seq -s' ' "$1" $(($1 + count - 1)); }
+  printf 'NODES="%s"\nPORT=(%s)\nADVERTISED=(%s)\nRPC=(%s)\nADMIN=(%s)\n' "$(seq -s' ' "$count")" \
+    "$(up_from "$port")" "$(up_from "${4:-$port}")" "$(up_from "$rpc")" "$(up_from "$admin")" >"$2/$1/ports"
+}
+
+# addresses FIRST COUNT: the addresses of COUNT ports, for clients.
+addresses() {
+  local port list=
+  for port in $(seq "$1" $(($1 + $2 - 1))); do list+=${list:+,}127.0.0.1:$port; done
+  echo "$list"
 }

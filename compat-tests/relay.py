@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""A TCP relay between Kafka clients and one broker that can disturb single frames.
+"""A TCP relay between Kafka clients and the brokers of one cluster that can disturb single frames.
 
-    relay.py --listen HOST:PORT --upstream HOST:PORT --control HOST:PORT
+    relay.py --listen HOST:PORT,... --upstream HOST:PORT,... --control HOST:PORT
 
-It rewrites nothing: the broker behind it must advertise the relay's address, so that a client that
+The i-th address it listens on leads to the i-th broker; frames are counted over all of them.
+It rewrites nothing: a broker behind it must advertise the relay's address, so that a client that
 reconnects comes back through the relay. Frames are told apart by their length prefix, requests by
 their API key, responses by the correlation id of the request they answer.
 
@@ -18,6 +19,7 @@ The control port takes one command a line and answers one line, `ok [VALUE]`, `t
         cut      close both ends instead of passing it on
     wait RULE SECONDS       answer once the rule has met its frame
     release RULE            let a held frame go
+    cut RULE                close both ends of the connection of a held frame instead
     seen SIDE KEY           how many such frames came by since the start
     clear                   forget rules that have not fired, release what is held
 """
@@ -120,6 +122,8 @@ class Pipe:
                 continue
             if action == "hold":
                 await rule.released.wait()
+                if rule.action == "cut":
+                    return self.close()
             self.asked.append((correlation, key, False))
             self.broker_writer.write(frame)
             if action == "double":
@@ -149,6 +153,8 @@ class Pipe:
                 continue
             if action == "hold":
                 await rule.released.wait()
+                if rule.action == "cut":
+                    return self.close()
             with contextlib.suppress(ConnectionError):
                 self.client_writer.write(frame * 2 if action == "double" else frame)
                 await self.client_writer.drain()
@@ -167,6 +173,10 @@ async def control(rules, reader, writer):
                     await asyncio.wait_for(rules.rules[int(rule)].fired.wait(), float(seconds))
                     answer = "ok"
                 case ["release", rule]:
+                    rules.rules[int(rule)].released.set()
+                    answer = "ok"
+                case ["cut", rule]:
+                    rules.rules[int(rule)].action = "cut"
                     rules.rules[int(rule)].released.set()
                     answer = "ok"
                 case ["seen", side, key]:
@@ -190,27 +200,36 @@ def address(text):
     return host, int(port)
 
 
+def addresses(text):
+    return [address(one) for one in text.split(",")]
+
+
 async def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for option in ("listen", "upstream", "control"):
-        parser.add_argument(f"--{option}", type=address, required=True, metavar="HOST:PORT")
+    for option in ("listen", "upstream"):
+        parser.add_argument(f"--{option}", type=addresses, required=True, metavar="HOST:PORT,...")
+    parser.add_argument("--control", type=address, required=True, metavar="HOST:PORT")
     options = parser.parse_args()
+    if len(options.listen) != len(options.upstream):
+        parser.error("as many addresses to listen on as brokers")
     rules = Rules()
 
-    async def accepted(reader, writer):
-        try:
-            broker = await asyncio.open_connection(*options.upstream)
-        except OSError:
-            return writer.transport.abort()
-        return await Pipe(rules, (reader, writer), broker).run()
+    def accepted(upstream):
+        async def accept(reader, writer):
+            try:
+                broker = await asyncio.open_connection(*upstream)
+            except OSError:
+                return writer.transport.abort()
+            return await Pipe(rules, (reader, writer), broker).run()
+
+        return accept
 
     async def controlled(reader, writer):
         await control(rules, reader, writer)
 
-    servers = [
-        await asyncio.start_server(accepted, *options.listen),
-        await asyncio.start_server(controlled, *options.control),
-    ]
+    servers = [await asyncio.start_server(controlled, *options.control)]
+    for listen, upstream in zip(options.listen, options.upstream):
+        servers.append(await asyncio.start_server(accepted(upstream), *listen))
     print("relay: ready", flush=True)
     await asyncio.gather(*(server.serve_forever() for server in servers))
 

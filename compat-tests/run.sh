@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Runs real clients against Katomic, or against Apache Kafka to prove the cases themselves.
 #
-#   run.sh [all | LANGUAGE/CLIENT]... [--target katomic|kafka] [--write-matrix] [--keep]
+#   run.sh [all | LANGUAGE/CLIENT]... [--target katomic|kafka] [--nodes 1|3] [--write-matrix] [--keep]
 #
 #   --target        what is tested (default katomic)
+#   --nodes         of each cluster (default 1); with 3 the failover cases run too
 #   --write-matrix  with `all`: writes the result of every client and case into README.md
 #   --keep          leaves the brokers' data and output where they are, and says where
 #
@@ -13,10 +14,11 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
-target=katomic matrix= keep= wanted=()
+target=katomic nodes=1 matrix= keep= wanted=()
 while [ $# -gt 0 ]; do
   case $1 in
     --target) target=${2:?--target needs a name}; shift ;;
+    --nodes) nodes=${2:?--nodes needs a number}; shift ;;
     --write-matrix) matrix=yes ;;
     --keep) keep=yes ;;
     -*) sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
@@ -25,6 +27,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 
+[ "$nodes" = 1 ] || [ "$nodes" = 3 ] || die "--nodes is 1 or 3"
 clients=(java/kafka-clients python/confluent-kafka go/franz-go go/sarama node/kafkajs python/aiokafka)
 [ ${#wanted[@]} -gt 0 ] || wanted=(all)
 if [ "${wanted[*]}" = all ]; then
@@ -51,14 +54,15 @@ trap 'exit 130' INT TERM
 
 set_up_target "$target" "$STATE_DIR"
 
-# Two brokers: one plain, and one that advertises the relay in front of it, for the cases that disturb frames.
-relay=$(free_port) control=$(free_port)
-set_up_broker main "$STATE_DIR"
-set_up_broker relayed "$STATE_DIR" "$relay"
-main_port=$(. "$STATE_DIR/main/ports" && echo "$PORT")
-upstream=$(. "$STATE_DIR/relayed/ports" && echo "$PORT")
+# Two clusters: one plain, and one whose nodes advertise the relay in front of them, for the cases that disturb frames.
+relay=$(free_port "$nodes")
+set_up_broker main "$STATE_DIR" "$nodes"
+set_up_broker relayed "$STATE_DIR" "$nodes" "$relay"
+control=$(free_port)
+main_port=$(. "$STATE_DIR/main/ports" && echo "${PORT[0]}")
+upstream=$(. "$STATE_DIR/relayed/ports" && echo "${PORT[0]}")
 
-python3 "$COMPAT/relay.py" --listen 127.0.0.1:"$relay" --upstream 127.0.0.1:"$upstream" \
+python3 "$COMPAT/relay.py" --listen "$(addresses "$relay" "$nodes")" --upstream "$(addresses "$upstream" "$nodes")" \
   --control 127.0.0.1:"$control" >"$STATE_DIR/relay.log" 2>&1 &
 relay_pid=$!
 for _ in $(seq 200); do
@@ -67,8 +71,9 @@ for _ in $(seq 200); do
   sleep 0.05
 done
 
-export TARGET=$target BOOTSTRAP=127.0.0.1:$main_port RELAY_BOOTSTRAP=127.0.0.1:$relay \
-  RELAY_CONTROL=127.0.0.1:$control BROKER=$COMPAT/broker.sh RESULTS=$STATE_DIR/results.tsv COMPAT_CACHE REPLICAS=1
+export TARGET=$target NODES=$nodes REPLICAS=$nodes RELAY_BOOTSTRAP=$(addresses "$relay" "$nodes")
+export BOOTSTRAP=$(addresses "$main_port" "$nodes") \
+  RELAY_CONTROL=127.0.0.1:$control BROKER=$COMPAT/broker.sh RESULTS=$STATE_DIR/results.tsv COMPAT_CACHE
 : >"$RESULTS"
 for suite in "${wanted[@]}"; do
   # A broker that a suite left dead must not fail the next one.
@@ -80,5 +85,5 @@ for suite in "${wanted[@]}"; do
   [ "$(wc -l <"$RESULTS")" -gt "$before" ] || printf '%s\tsuite\tfail\tit reported no case\n' "$suite" >>"$RESULTS"
 done
 
-[ -z "$matrix" ] || python3 "$COMPAT/results.py" matrix --target "$target" "$RESULTS" "$COMPAT/README.md"
+[ -z "$matrix" ] || python3 "$COMPAT/results.py" matrix --target "$target-$nodes" "$RESULTS" "$COMPAT/README.md"
 python3 "$COMPAT/results.py" summary "$RESULTS"

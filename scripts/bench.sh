@@ -3,6 +3,7 @@
 # does the least possible work. One run, one machine: read the ratios, not the absolute times.
 #
 # usage: scripts/bench.sh [--rounds N] [--duration SECONDS] [--warmup SECONDS] [--keep]
+#        scripts/bench.sh --nodes 3 ...          three nodes of each: see bench_three.sh
 #
 # Needs the benchmark driver, the Kafka launcher and the floor: BENCH_TOOLS names the folder with yardstick/, peers/kafka/
 # and floor/ (default: shared/ beside this repository). Output: target/bench/<time>/ with each run's JSON lines;
@@ -10,6 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+[[ " $* " != *" --nodes 3 "* ]] || exec scripts/bench_three.sh "$@"
 rounds=3 duration=20 warmup=20 keep=
 while [ $# -gt 0 ]; do
   case $1 in

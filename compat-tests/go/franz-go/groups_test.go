@@ -19,7 +19,7 @@ type member struct {
 	owned atomic.Int32
 }
 
-func join(t *testing.T, group, topic string) *member {
+func join(t *testing.T, group, topic string, more ...kgo.Opt) *member {
 	t.Helper()
 	one := new(member)
 	count := func(sign int32) func(context.Context, *kgo.Client, map[string][]int32) {
@@ -27,7 +27,7 @@ func join(t *testing.T, group, topic string) *member {
 			one.owned.Add(sign * int32(len(changed[topic])))
 		}
 	}
-	one.Client = client(t, bootstrap,
+	one.Client = client(t, bootstrap, append(more,
 		kgo.ConsumerGroup(group),
 		kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
@@ -40,7 +40,7 @@ func join(t *testing.T, group, topic string) *member {
 		kgo.OnPartitionsAssigned(count(1)),
 		kgo.OnPartitionsRevoked(count(-1)),
 		kgo.OnPartitionsLost(count(-1)),
-	)
+	)...)
 	return one
 }
 

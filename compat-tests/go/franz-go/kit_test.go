@@ -56,7 +56,7 @@ func limited(t *testing.T) context.Context {
 func client(t *testing.T, seed string, more ...kgo.Opt) *kgo.Client {
 	t.Helper()
 	options := []kgo.Opt{
-		kgo.SeedBrokers(seed),
+		kgo.SeedBrokers(strings.Split(seed, ",")...),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerLinger(0),
 		kgo.MetadataMinAge(50 * time.Millisecond),
@@ -91,7 +91,9 @@ func equal(t *testing.T, got, want []string) {
 func topic(t *testing.T, seed, name string, partitions int32) string {
 	t.Helper()
 	made := unique(name)
-	answer, err := kadm.NewClient(client(t, seed)).CreateTopic(limited(t), partitions, 1, nil, made)
+	replicas, err := strconv.ParseInt(os.Getenv("REPLICAS"), 10, 16)
+	must(t, err)
+	answer, err := kadm.NewClient(client(t, seed)).CreateTopic(limited(t), partitions, int16(replicas), nil, made)
 	must(t, errors.Join(err, answer.Err))
 	return made
 }
@@ -244,10 +246,16 @@ func (r *relay) ask(command string) string {
 	return strings.TrimSpace(value)
 }
 
-// cutResponse cuts the connection in place of the nth answer from now on to the API; it returns the rule's number.
+// arm disturbs the nth frame of the API from now on; it returns the rule's number.
+func (r *relay) arm(action, side string, api, nth int) string {
+	r.t.Helper()
+	return r.ask(fmt.Sprintf("arm %s %s %d %d", action, side, api, nth))
+}
+
+// cutResponse cuts the connection in place of the nth answer from now on to the API.
 func (r *relay) cutResponse(api, nth int) string {
 	r.t.Helper()
-	return r.ask("arm cut response " + strconv.Itoa(api) + " " + strconv.Itoa(nth))
+	return r.arm("cut", "response", api, nth)
 }
 
 // fired waits until the rule has met its frame, so that a case cannot pass without its disturbance.
@@ -256,11 +264,18 @@ func (r *relay) fired(rule string) {
 	r.ask("wait " + rule + " 30")
 }
 
-// broker kills or starts the main one.
-func broker(t *testing.T, command string) {
+// broker commands ../../broker.sh: a whole cluster, or one node of it.
+func broker(t *testing.T, command ...string) {
 	t.Helper()
-	run := exec.Command(os.Getenv("BROKER"), command, "main")
-	if output, err := run.CombinedOutput(); err != nil {
-		t.Fatalf("the broker did not %s: %v: %s", command, err, output)
+	must(t, runBroker(command...))
+}
+
+func runBroker(command ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	output, err := exec.CommandContext(ctx, os.Getenv("BROKER"), command...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("broker.sh %v: %w: %s", command, err, output)
 	}
+	return nil
 }

@@ -178,7 +178,7 @@ func TestMultiTopicWholeOrAbsent(t *testing.T) {
 func session(t *testing.T, group, source string) *kgo.GroupTransactSession {
 	t.Helper()
 	one, err := kgo.NewGroupTransactSession(
-		kgo.SeedBrokers(bootstrap),
+		kgo.SeedBrokers(strings.Split(bootstrap, ",")...),
 		kgo.TransactionalID(unique("session")),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerLinger(0),
@@ -405,8 +405,8 @@ func TestBrokerKilledInTxn(t *testing.T) {
 	begin(t, producer)
 	must(t, send(ctx, producer, a, 0, "inside"))
 	must(t, send(ctx, producer, b, 0, "inside"))
-	broker(t, "kill")
-	broker(t, "start")
+	broker(t, "kill", "main")
+	broker(t, "start", "main")
 	err := producer.EndTransaction(ctx, kgo.TryCommit)
 	if err == nil {
 		expected = append(expected, "inside")

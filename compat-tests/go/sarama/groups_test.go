@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ type member struct {
 	ended  chan struct{}
 	lock   sync.Mutex
 	active sarama.ConsumerGroupSession
+	fenced atomic.Bool
 }
 
 func (m *member) Setup(session sarama.ConsumerGroupSession) error { m.become(session); return nil }
@@ -100,6 +102,7 @@ func joinedAs(t *testing.T, group, topic, instance string, out chan string) *mem
 			if err := inner.Consume(ctx, []string{topic}, one); errors.Is(err, sarama.ErrClosedConsumerGroup) {
 				return
 			} else if err != nil {
+				one.fenced.CompareAndSwap(false, errors.Is(err, sarama.ErrFencedInstancedId))
 				fmt.Fprintln(os.Stderr, err)
 				time.Sleep(50 * time.Millisecond)
 			}

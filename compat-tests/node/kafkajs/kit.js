@@ -10,13 +10,13 @@ const { execFile } = require('node:child_process')
 const { promisify } = require('node:util')
 const { CompressionCodecs, CompressionTypes, Kafka, logLevel } = require('kafkajs')
 
-// The client brings gzip only; these are the codecs that its documentation names, or stands for, in plain JavaScript
-// or WebAssembly, so that nothing has to be compiled.
+// The client brings gzip only. The other codecs are plug-ins: JavaScript, WebAssembly or a prebuilt binary, so that nothing
+// has to be compiled.
 CompressionCodecs[CompressionTypes.Snappy] = require('kafkajs-snappy')
-const lz4 = require('lz4js')
+const lz4 = require('lz4-napi')
 CompressionCodecs[CompressionTypes.LZ4] = () => ({
-  compress: async encoder => Buffer.from(lz4.compress(encoder.buffer)),
-  decompress: async buffer => Buffer.from(lz4.decompress(buffer)),
+  compress: async encoder => lz4.compressFrame(encoder.buffer),
+  decompress: async buffer => lz4.decompressFrame(buffer),
 })
 const zstd = require('@bokuweb/zstd-wasm')
 CompressionCodecs[CompressionTypes.ZSTD] = () => ({

@@ -3,7 +3,8 @@
 
 const kit = require('./kit.js')
 
-async function member(t, group, topic, take) {
+/** `take` gets each record once its offset is committed, `doubt` those whose commit failed, perhaps after it was executed. */
+async function member(t, group, topic, take, doubt = () => {}) {
   const consumer = kit.closing(
     t,
     kit.kafka().consumer({
@@ -25,10 +26,16 @@ async function member(t, group, topic, take) {
   await consumer.subscribe({ topics: [topic], fromBeginning: true })
   await consumer.run({
     autoCommit: false,
-    // A rejected commit makes the client rejoin and read the record again.
     eachMessage: async ({ partition, message }) => {
-      await consumer.commitOffsets([{ topic, partition, offset: String(Number(message.offset) + 1) }])
-      take(kit.text(message))
+      const offset = Number(message.offset)
+      try {
+        await consumer.commitOffsets([{ topic, partition, offset: String(offset + 1) }])
+      } catch (error) {
+        doubt(kit.text(message))
+        // It makes the client join again and go on from the committed offset.
+        throw error
+      }
+      take(kit.text(message), partition, offset)
     },
   })
   return {

@@ -31,7 +31,7 @@ def create_topics(*names, partitions=1, bootstrap=BOOTSTRAP):
     """Creates topics under unique names and returns those, one or a list."""
     made = [unique(name) for name in names]
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_topics([NewTopic(name, partitions, 1) for name in made]).values():
+    for future in admin.create_topics([NewTopic(name, partitions, int(os.environ["REPLICAS"])) for name in made]).values():
         future.result(30)
     return made if len(made) > 1 else made[0]
 
@@ -174,6 +174,6 @@ class Relay:
         self.ask("wait", rule, 30)
 
 
-def broker(command):
-    """Kills or starts the main broker."""
-    subprocess.run([os.environ["BROKER"], command, "main"], check=True, timeout=120)
+def broker(command, cluster="main", *which):
+    """Commands ../../broker.sh: a whole cluster, or one node of it."""
+    subprocess.run([os.environ["BROKER"], command, cluster, *which], check=True, timeout=120)

@@ -39,6 +39,8 @@ final class Kit {
     /** Promises that Kafka itself does not make are asserted only where they are made. */
     static final boolean STRICT = "katomic".equals(System.getenv("TARGET"));
 
+    private static final short REPLICAS = Short.parseShort(System.getenv("REPLICAS"));
+
     static final Duration DEADLINE = Duration.ofSeconds(60);
 
     private Kit() {}
@@ -54,7 +56,7 @@ final class Kit {
     static String topic(String bootstrap, String name, int partitions) throws Exception {
         String unique = unique(name);
         try (Admin admin = Admin.create(common(bootstrap))) {
-            admin.createTopics(List.of(new NewTopic(unique, partitions, (short) 1))).all().get(60, TimeUnit.SECONDS);
+            admin.createTopics(List.of(new NewTopic(unique, partitions, REPLICAS))).all().get(60, TimeUnit.SECONDS);
         }
         return unique;
     }
@@ -92,6 +94,11 @@ final class Kit {
 
     /** A consumer that starts at the beginning and commits nothing by itself. */
     static KafkaConsumer<String, String> consumer(String bootstrap, String group, String isolation) {
+        return new KafkaConsumer<>(
+                readerConfig(bootstrap, group, isolation), new StringDeserializer(), new StringDeserializer());
+    }
+
+    private static Map<String, Object> readerConfig(String bootstrap, String group, String isolation) {
         Map<String, Object> config = common(bootstrap);
         config.put("group.id", group);
         config.put("isolation.level", isolation);
@@ -100,7 +107,7 @@ final class Kit {
         config.put("fetch.max.wait.ms", 100);
         config.put("session.timeout.ms", 6000);
         config.put("heartbeat.interval.ms", 300);
-        return new KafkaConsumer<>(config, new StringDeserializer(), new StringDeserializer());
+        return config;
     }
 
     static KafkaConsumer<String, String> consumer(String group) {
@@ -158,6 +165,14 @@ final class Kit {
             producer.close(Duration.ZERO);
             return transactional(BOOTSTRAP, id, timeoutMs);
         }
+    }
+
+    /** A consumer of a group that is a static member. */
+    static KafkaConsumer<String, String> staticMember(String group, String instance) {
+        Map<String, Object> config = readerConfig(BOOTSTRAP, group, "read_committed");
+        config.put("group.instance.id", instance);
+        config.put("session.timeout.ms", 10_000);
+        return new KafkaConsumer<>(config, new StringDeserializer(), new StringDeserializer());
     }
 
     /** Polls until a record fulfils the condition; every record is offered to it, in order. */
@@ -246,11 +261,18 @@ final class Kit {
         return IntStream.range(0, count).mapToObj(i -> prefix + i).toArray(String[]::new);
     }
 
-    /** Kills or starts the main broker. */
+    /** Kills or starts all of the main cluster. */
     static void broker(String command) throws IOException, InterruptedException {
-        Process process = new ProcessBuilder(System.getenv("BROKER"), command, "main").inheritIO().start();
+        broker(command, "main");
+    }
+
+    /** Commands broker.sh: a whole cluster, or one node of it. */
+    static void broker(String... command) throws IOException, InterruptedException {
+        List<String> line = new ArrayList<>(List.of(System.getenv("BROKER")));
+        line.addAll(List.of(command));
+        Process process = new ProcessBuilder(line).redirectErrorStream(true).inheritIO().start();
         if (!process.waitFor(120, TimeUnit.SECONDS) || process.exitValue() != 0) {
-            throw new AssertionError("the broker did not " + command);
+            throw new AssertionError("the broker did not " + String.join(" ", command));
         }
     }
 }

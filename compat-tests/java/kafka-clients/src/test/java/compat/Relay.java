@@ -36,6 +36,16 @@ final class Relay implements AutoCloseable {
         return ask("arm cut response " + api + " " + nth);
     }
 
+    /** Holds the next request or response of the given API; returns the rule's number. */
+    String hold(String side, int api) throws IOException {
+        return ask("arm hold " + side + " " + api + " 1");
+    }
+
+    /** Cuts the connection of a frame that is held. */
+    void cut(String rule) throws IOException {
+        ask("cut " + rule);
+    }
+
     /** Waits until the rule has met its frame, so that a case cannot pass without its disturbance. */
     void fired(String rule) throws IOException {
         ask("wait " + rule + " 30");
