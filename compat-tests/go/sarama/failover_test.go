@@ -251,7 +251,9 @@ func TestStaticMembersSurviveLeaderKill(t *testing.T) {
 	wanted = append(wanted, fill(t, topic, "two")...)
 	reads(t, ctx, "all is read after", out, seen, wanted)
 	share("both still share")
-	if first.fenced.Load() || second.fenced.Load() {
-		t.Fatal("a static member was fenced")
+	for _, one := range []*member{first, second} {
+		if last, fenced := one.trouble(); fenced {
+			t.Fatalf("a static member was fenced; its last error: %v", last)
+		}
 	}
 }

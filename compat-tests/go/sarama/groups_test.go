@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,7 +23,8 @@ type member struct {
 	ended  chan struct{}
 	lock   sync.Mutex
 	active sarama.ConsumerGroupSession
-	fenced atomic.Bool
+	last   error
+	fenced bool
 }
 
 func (m *member) Setup(session sarama.ConsumerGroupSession) error { m.become(session); return nil }
@@ -53,6 +52,20 @@ func (m *member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.
 			return nil
 		}
 	}
+}
+
+// note keeps an error: the client goes on by itself after it, so it matters only if nothing comes of that.
+func (m *member) note(err error) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	m.last = err
+	m.fenced = m.fenced || errors.Is(err, sarama.ErrFencedInstancedId)
+}
+
+func (m *member) trouble() (error, bool) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	return m.last, m.fenced
 }
 
 func (m *member) owned() int {
@@ -91,9 +104,8 @@ func joinedAs(t *testing.T, group, topic, instance string, out chan string) *mem
 	ctx, stop := context.WithCancel(context.Background())
 	one := &member{ConsumerGroup: inner, topic: topic, out: out, stop: stop, ended: make(chan struct{})}
 	go func() {
-		// The client goes on by itself after an error; it matters only if nothing comes of that.
 		for err := range inner.Errors() {
-			fmt.Fprintln(os.Stderr, err)
+			one.note(err)
 		}
 	}()
 	go func() {
@@ -102,8 +114,7 @@ func joinedAs(t *testing.T, group, topic, instance string, out chan string) *mem
 			if err := inner.Consume(ctx, []string{topic}, one); errors.Is(err, sarama.ErrClosedConsumerGroup) {
 				return
 			} else if err != nil {
-				one.fenced.CompareAndSwap(false, errors.Is(err, sarama.ErrFencedInstancedId))
-				fmt.Fprintln(os.Stderr, err)
+				one.note(err)
 				time.Sleep(50 * time.Millisecond)
 			}
 		}

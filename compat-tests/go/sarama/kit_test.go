@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -246,6 +247,7 @@ func poll(t *testing.T, ctx context.Context, seed string, last func(*sarama.Cons
 	if err != nil {
 		return err
 	}
+	var trouble atomic.Value
 	all := make(chan *sarama.ConsumerMessage)
 	stopped := make(chan struct{})
 	defer close(stopped)
@@ -258,7 +260,7 @@ func poll(t *testing.T, ctx context.Context, seed string, last func(*sarama.Cons
 		// The client goes on by itself after an error; it matters only if nothing comes of that.
 		go func() {
 			for err := range part.Errors() {
-				fmt.Fprintln(os.Stderr, err)
+				trouble.Store(err)
 			}
 		}()
 		go func() {
@@ -278,7 +280,7 @@ func poll(t *testing.T, ctx context.Context, seed string, last func(*sarama.Cons
 				return nil
 			}
 		case <-ctx.Done():
-			return errors.New("the records awaited did not come")
+			return fmt.Errorf("the records awaited did not come; the last error: %v", trouble.Load())
 		}
 	}
 }
