@@ -89,8 +89,8 @@ async def read_frame(reader):
 class Pipe:
     """One client connection and its twin to the broker."""
 
-    def __init__(self, rules, client, broker):
-        self.rules = rules
+    def __init__(self, door, client, broker):
+        self.door, self.rules = door, door.rules
         self.client_reader, self.client_writer = client
         self.broker_reader, self.broker_writer = broker
         # Requests on their way, oldest first: (correlation id, API key, whether the answer is swallowed).
@@ -123,6 +123,7 @@ class Pipe:
             if action == "hold":
                 await rule.released.wait()
                 if rule.action == "cut":
+                    await self.door.check()
                     return self.close()
             self.asked.append((correlation, key, False))
             self.broker_writer.write(frame)
@@ -154,12 +155,54 @@ class Pipe:
             if action == "hold":
                 await rule.released.wait()
                 if rule.action == "cut":
+                    await self.door.check()
                     return self.close()
             with contextlib.suppress(ConnectionError):
                 self.client_writer.write(frame * 2 if action == "double" else frame)
                 await self.client_writer.drain()
         # The broker closed: so does the client's end, which ends `requests` too.
+        await self.door.check()
         return self.close()
+
+
+class Door:
+    """Where clients come in for one broker: shut while the broker is gone, as its own port would be."""
+
+    def __init__(self, rules, listen, upstream):
+        self.rules, self.listen, self.upstream = rules, listen, upstream
+        self.server = None
+
+    async def open(self):
+        self.server = await asyncio.start_server(self.accepted, *self.listen)
+
+    async def accepted(self, reader, writer):
+        try:
+            broker = await asyncio.open_connection(*self.upstream)
+        except OSError:
+            writer.transport.abort()
+            return await self.check()
+        return await Pipe(self, (reader, writer), broker).run()
+
+    async def alive(self):
+        try:
+            _, writer = await asyncio.open_connection(*self.upstream)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    async def check(self):
+        """A connection of the broker's broke: perhaps the broker is gone."""
+        if self.server is None or await self.alive() or self.server is None:
+            return
+        self.server.close()
+        self.server = None
+        self.returning = asyncio.create_task(self.reopen())
+
+    async def reopen(self):
+        while not await self.alive():
+            await asyncio.sleep(0.05)
+        await self.open()
 
 
 async def control(rules, reader, writer):
@@ -214,24 +257,14 @@ async def main():
         parser.error("as many addresses to listen on as brokers")
     rules = Rules()
 
-    def accepted(upstream):
-        async def accept(reader, writer):
-            try:
-                broker = await asyncio.open_connection(*upstream)
-            except OSError:
-                return writer.transport.abort()
-            return await Pipe(rules, (reader, writer), broker).run()
-
-        return accept
-
     async def controlled(reader, writer):
         await control(rules, reader, writer)
 
-    servers = [await asyncio.start_server(controlled, *options.control)]
+    server = await asyncio.start_server(controlled, *options.control)
     for listen, upstream in zip(options.listen, options.upstream):
-        servers.append(await asyncio.start_server(accepted(upstream), *listen))
+        await Door(rules, listen, upstream).open()
     print("relay: ready", flush=True)
-    await asyncio.gather(*(server.serve_forever() for server in servers))
+    await server.serve_forever()
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 //!
 //! - OffsetCommit v2–4 retention time, ignored as Kafka does; v6 leader epoch; v7 (KIP-345) instance id. v10 (topic ids) is
 //!   not served. An unknown topic or partition is 3 for its part, the rest is committed. Null metadata is stored as empty.
-//! - OffsetFetch v2 null topics = all that have an offset, and a code for the whole answer (v1 repeats it per partition);
-//!   v5 leader epoch; v7 (KIP-447) require_stable; v8 (KIP-709) several groups, each with its own code; v9 (KIP-848) member
-//!   id and epoch, which classic groups do not check. v10 is not served.
+//! - OffsetFetch v2 null topics = all that have an offset, and a code for the whole answer, here with the same code
+//!   in every partition, where v1 has its only one; v5 leader epoch; v7 (KIP-447) require_stable; v8 (KIP-709) several
+//!   groups, each with its own code; v9 (KIP-848) member id and epoch, which classic groups do not check. v10 is not served.
 //! - A partition without an offset, and one that does not exist, is −1 without an error, as in Kafka: the client then follows
 //!   `auto.offset.reset`. Metadata is never null, though it could be (CO08).
 //! - All of a request's groups are looked up at once, in the order of the request.
@@ -304,9 +304,9 @@ fn fetch_response(groups: Vec<Fetched>, version: i16) -> OffsetFetchResponse {
         return answer.with_groups(groups.into_iter().map(group_response).collect());
     }
     let Some(Fetched { code, topics, .. }) = groups.into_iter().next() else { return answer };
-    if code != 0 && version >= FETCH_TOP_LEVEL_CODE {
-        return answer.with_error_code(code);
-    }
+    // The parts carry the code too. Kafka leaves them out, but aiokafka and kafka-python look nowhere else, and would take
+    // the answer of a node that does not lead for «no offset committed» (GR13).
+    let answer = if version >= FETCH_TOP_LEVEL_CODE { answer.with_error_code(code) } else { answer };
     let partition = |part: Part| {
         let answer = OffsetFetchResponsePartition::default()
             .with_partition_index(part.index)

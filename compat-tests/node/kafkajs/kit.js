@@ -208,7 +208,15 @@ async function recovered(t, producer, txn, failure, id, options = {}) {
     }
   }
   await within('disconnect', producer.disconnect()).catch(() => {})
-  return transactional(t, id, options)
+  // kafkajs gives up at the first connection error of its InitProducerId, so the application asks again.
+  for (const end = Date.now() + DEADLINE; ; await sleep(200)) {
+    try {
+      return await within('connect', transactional(t, id, options))
+    } catch (error) {
+      if (Date.now() > end) throw error
+      t.diagnostic(`a new producer did not connect: ${error.name}: ${error.message}`)
+    }
+  }
 }
 
 /** Commands for the relay in front of the second cluster. */

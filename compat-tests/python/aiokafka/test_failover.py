@@ -196,6 +196,9 @@ class Watcher:
                 except (KafkaError, asyncio.TimeoutError):
                     continue
                 self.answers += 1
+                # On Kafka aiokafka takes a refusal for "no offset": see findings.md.
+                if offset is None and not kit.STRICT:
+                    continue
                 if (-1 if offset is None else offset) < known:
                     self.wrong.append((partition, offset, known))
             await asyncio.sleep(0.02)
