@@ -21,7 +21,7 @@ use super::topics::check_name;
 use super::{ApiSettings, Call, Malformed, Reply};
 use crate::log::LogStatus;
 use crate::state::Machine;
-use crate::types::settings::{BROKER_SETTINGS, Setting, SettingType, TOPIC_SETTINGS, topic_setting};
+use crate::types::settings::{BROKER_SETTINGS, Setting, SettingType, TOPIC_SETTINGS, broker_setting, topic_setting};
 
 /// Kafka's `ConfigResource.Type`.
 const TOPIC: i8 = 2;
@@ -48,16 +48,27 @@ pub struct Value {
     pub synonyms: Vec<(String, Option<String>, i8)>,
 }
 
-/// All settings of a topic, given those that were set.
-pub fn topic_values(given: &BTreeMap<String, String>) -> impl Iterator<Item = Value> {
-    let one = |setting: &'static Setting| {
+/// All settings of a topic, given those that were set. `of_brokers` tells what brokers say of a setting of theirs, nearest
+/// first, where topics follow it.
+pub fn topic_values<'a>(
+    given: &'a BTreeMap<String, String>,
+    of_brokers: impl Fn(&str) -> Vec<(String, i8)> + 'a,
+) -> impl Iterator<Item = Value> + 'a {
+    let one = move |setting: &'static Setting| {
         let default = setting.default.map(str::to_owned);
         let own = given.get(setting.name).cloned();
         let mut synonyms = Vec::new();
         synonyms.extend(own.clone().map(|value| (setting.name.to_owned(), Some(value), DYNAMIC_TOPIC)));
+        let mut value = own.map(|value| (value, DYNAMIC_TOPIC));
+        for &(name, unit) in broker_names(setting) {
+            for (told, source) in of_brokers(name) {
+                value = value.or_else(|| Some((in_units(&told, unit), source)));
+                synonyms.push((name.to_owned(), Some(told), source));
+            }
+        }
         synonyms.extend(setting.broker_name.map(|name| (name.to_owned(), default.clone(), DEFAULT)));
-        let source = if own.is_some() { DYNAMIC_TOPIC } else { DEFAULT };
-        Value { name: setting.name.to_owned(), value: own.or(default), source, setting: Some(setting), synonyms }
+        let (value, source) = value.map_or((default, DEFAULT), |(value, source)| (Some(value), source));
+        Value { name: setting.name.to_owned(), value, source, setting: Some(setting), synonyms }
     };
     let unknown = given.iter().filter(|(name, _)| topic_setting(name).is_none()).map(|(name, value)| Value {
         name: name.clone(),
@@ -67,6 +78,32 @@ pub fn topic_values(given: &BTreeMap<String, String>) -> impl Iterator<Item = Va
         synonyms: vec![(name.clone(), Some(value.clone()), DYNAMIC_TOPIC)],
     });
     TOPIC_SETTINGS.iter().map(one).chain(unknown)
+}
+
+/// The broker settings that a topic's default follows, finest first, and how many of its units one of theirs is.
+fn broker_names(setting: &Setting) -> &'static [(&'static str, i64)] {
+    match setting.name {
+        "retention.ms" => {
+            &[("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)]
+        }
+        "retention.bytes" => &[("log.retention.bytes", 1)],
+        _ => &[],
+    }
+}
+
+fn in_units(value: &str, unit: i64) -> String {
+    match value.trim().parse::<i64>() {
+        Ok(number) if unit > 1 => if number < 0 { -1 } else { number.saturating_mul(unit) }.to_string(),
+        _ => value.to_owned(),
+    }
+}
+
+/// What all brokers together were told of a setting, and what this one was started with, unless that is the default.
+fn of_brokers(machine: &Machine, settings: &ApiSettings, name: &str) -> Vec<(String, i8)> {
+    let default = broker_setting(name).and_then(|setting| setting.default);
+    let started = settings.running.get(name).filter(|value| Some(value.as_str()) != default);
+    let changed = machine.configs().get(name).map(|value| (value.to_owned(), DYNAMIC_DEFAULT_BROKER));
+    changed.into_iter().chain(started.map(|value| (value.clone(), STATIC_BROKER))).collect()
 }
 
 /// All settings of this broker.
@@ -158,7 +195,8 @@ fn values(
         TOPIC => {
             check_name(name).map_err(|message| (E::InvalidTopicException, message))?;
             let unknown = || (E::UnknownTopicOrPartition, "This server does not host this topic-partition.".to_owned());
-            Ok(topic_values(&machine.topics().named(name).ok_or_else(unknown)?.configs).collect())
+            let topic = machine.topics().named(name).ok_or_else(unknown)?;
+            Ok(topic_values(&topic.configs, |name| of_brokers(machine, settings, name)).collect())
         }
         BROKER if name.is_empty() => Ok(changed_values(machine)),
         BROKER if name.parse::<i32>().is_err() => {
@@ -272,6 +310,24 @@ mod tests {
             let documentation = message_bytes.documentation.as_ref().map_or("", |text| text.as_str());
             assert_eq!(!documentation.is_empty(), version >= 3);
         }
+    }
+
+    #[test]
+    fn a_topics_retention_follows_the_brokers_where_it_says_nothing() {
+        let given = BTreeMap::new();
+        let told = |brokers: &[(&str, &str, i8)]| {
+            let of = |name: &str| {
+                let named = brokers.iter().filter(|(known, ..)| *known == name);
+                named.map(|(_, value, source)| ((*value).to_owned(), *source)).collect()
+            };
+            let value = topic_values(&given, of).find(|value| value.name == "retention.ms").expect("a known setting");
+            (value.value.expect("it has a default"), value.source, value.synonyms.len())
+        };
+        assert_eq!(told(&[]), ("604800000".into(), DEFAULT, 0));
+        let hours = ("log.retention.hours", "2", STATIC_BROKER);
+        assert_eq!(told(&[hours]), ("7200000".into(), STATIC_BROKER, 1));
+        let minutes = ("log.retention.minutes", "-1", DYNAMIC_DEFAULT_BROKER);
+        assert_eq!(told(&[minutes, hours]), ("-1".into(), DYNAMIC_DEFAULT_BROKER, 2));
     }
 
     #[test]

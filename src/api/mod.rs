@@ -7,6 +7,7 @@
 //! a connection's requests arrive, so decisions keep the order of the requests; the rest is a future,
 //! and `net` sends the answers in the order of the requests.
 
+pub mod alter_configs;
 pub mod cluster;
 pub mod configs;
 pub mod context;
@@ -18,8 +19,10 @@ pub mod group_membership;
 pub mod group_offsets;
 pub mod handshake;
 pub mod list_offsets;
+pub mod log_dirs;
 pub mod metadata;
 pub mod metrics;
+pub mod partitions;
 pub mod produce;
 pub mod proxy;
 pub mod quorum;
@@ -169,7 +172,18 @@ pub static APIS: &[ApiRow] = &[
     row(ApiKey::TxnOffsetCommit, "TxnOffsetCommit", (0, 5), &shapes::TXN_OFFSET_COMMIT, transactions::commit_offsets)
         .writes(),
     row(ApiKey::DescribeConfigs, "DescribeConfigs", (1, 4), &shapes::DESCRIBE_CONFIGS, configs::handle),
+    row(ApiKey::AlterConfigs, "AlterConfigs", (0, 2), &shapes::ALTER_CONFIGS, alter_configs::replace).writes(),
+    row(ApiKey::DescribeLogDirs, "DescribeLogDirs", (1, 4), &shapes::DESCRIBE_LOG_DIRS, log_dirs::handle),
+    row(ApiKey::CreatePartitions, "CreatePartitions", (0, 3), &shapes::CREATE_PARTITIONS, partitions::handle).writes(),
     row(ApiKey::ElectLeaders, "ElectLeaders", (0, 2), &shapes::ELECT_LEADERS, quorum::elect),
+    row(
+        ApiKey::IncrementalAlterConfigs,
+        "IncrementalAlterConfigs",
+        (0, 1),
+        &shapes::INCREMENTAL_ALTER_CONFIGS,
+        alter_configs::change,
+    )
+    .writes(),
     row(ApiKey::DescribeQuorum, "DescribeQuorum", (0, 2), &shapes::DESCRIBE_QUORUM, quorum::describe),
     row(ApiKey::DescribeCluster, "DescribeCluster", (0, 2), &shapes::DESCRIBE_CLUSTER, cluster::describe),
 ];

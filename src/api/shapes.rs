@@ -191,6 +191,13 @@ pub static TXN_OFFSET_COMMIT: Shape = shape(
 pub static DESCRIBE_CONFIGS: Shape =
     shape(4, &[all(Structs(&[all(I8), all(Str), all(Plain(&Str))])), since(1, I8), since(3, I8)]);
 
+/// Key 33.
+pub static ALTER_CONFIGS: Shape =
+    shape(2, &[all(Structs(&[all(I8), all(Str), all(Structs(&[all(Str), all(Str)]))])), all(I8)]);
+
+/// Key 35.
+pub static DESCRIBE_LOG_DIRS: Shape = shape(2, &[TOPIC_PARTITIONS]);
+
 /// Key 37.
 pub static CREATE_PARTITIONS: Shape =
     shape(2, &[all(Structs(&[all(Str), all(I32), all(Structs(&[all(Plain(&I32))]))])), all(I32), all(I8)]);

@@ -88,6 +88,8 @@ fn round_trip_of(key: ApiKey, bytes: &Bytes, version: i16) -> Bytes {
         ApiKey::EndTxn => round_trip::<m::EndTxnRequest>(bytes, version),
         ApiKey::TxnOffsetCommit => round_trip::<m::TxnOffsetCommitRequest>(bytes, version),
         ApiKey::DescribeConfigs => round_trip::<m::DescribeConfigsRequest>(bytes, version),
+        ApiKey::AlterConfigs => round_trip::<m::AlterConfigsRequest>(bytes, version),
+        ApiKey::DescribeLogDirs => round_trip::<m::DescribeLogDirsRequest>(bytes, version),
         ApiKey::CreatePartitions => round_trip::<m::CreatePartitionsRequest>(bytes, version),
         ApiKey::DeleteGroups => round_trip::<m::DeleteGroupsRequest>(bytes, version),
         ApiKey::IncrementalAlterConfigs => round_trip::<m::IncrementalAlterConfigsRequest>(bytes, version),
@@ -110,9 +112,7 @@ fn shapes() -> Vec<(ApiKey, i16, i16, &'static Shape)> {
         (ApiKey::SyncGroup, 0, 5, &shapes::SYNC_GROUP),
         (ApiKey::DescribeGroups, 0, 6, &shapes::DESCRIBE_GROUPS),
         (ApiKey::ListGroups, 0, 5, &shapes::LIST_GROUPS),
-        (ApiKey::CreatePartitions, 0, 3, &shapes::CREATE_PARTITIONS),
         (ApiKey::DeleteGroups, 0, 2, &shapes::DELETE_GROUPS),
-        (ApiKey::IncrementalAlterConfigs, 0, 1, &shapes::INCREMENTAL_ALTER_CONFIGS),
     ]);
     shapes
 }

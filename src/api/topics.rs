@@ -24,7 +24,7 @@ use uuid::Uuid;
 use super::configs::topic_values;
 use super::errors::told;
 use super::{ApiSettings, Call, Malformed, Reply, encode, errors};
-use crate::config::limits::{PARTITIONS_MAX, PARTITIONS_PER_REQUEST_MAX};
+use crate::config::limits::{PARTITIONS_MAX, PARTITIONS_PER_REQUEST_MAX, TOPIC_CONFIGS_MAX};
 use crate::leader::request::{Request, Response};
 use crate::state::Machine;
 use crate::state::command::NewTopic;
@@ -35,16 +35,18 @@ use crate::types::{Refusal, TopicId};
 const NAME_LENGTH_MAX: usize = 249;
 
 /// Kafka's words for NOT_CONTROLLER.
-const NOT_CONTROLLER: &str = "This is not the correct controller for this cluster.";
+pub(super) const NOT_CONTROLLER: &str = "This is not the correct controller for this cluster.";
 
 /// An error code with its message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Fault {
-    code: i16,
-    message: String,
+pub(super) struct Fault {
+    /// Its code.
+    pub code: i16,
+    /// In words.
+    pub message: String,
 }
 
-fn fault(api: ApiKey, error: E, message: impl Into<String>) -> Fault {
+pub(super) fn fault(api: ApiKey, error: E, message: impl Into<String>) -> Fault {
     Fault { code: told(error, api), message: message.into() }
 }
 
@@ -141,7 +143,7 @@ fn plan(request: &CreateTopicsRequest, machine: &Machine, settings: &ApiSettings
     once.map(plan_one).collect()
 }
 
-const TOO_MANY_PARTITIONS: &str = "Excessively large number of partitions per request or cluster.";
+pub(super) const TOO_MANY_PARTITIONS: &str = "Excessively large number of partitions per request or cluster.";
 
 fn plan_one(
     topic: &CreatableTopic,
@@ -167,6 +169,9 @@ fn plan_one(
         Some(assigned) => assigned?,
         None => counted_partitions(topic, settings.default_partitions, members.len())?,
     };
+    if topic.configs.len() > TOPIC_CONFIGS_MAX {
+        return refuse(E::PolicyViolation, format!("More than {TOPIC_CONFIGS_MAX} settings."));
+    }
     let mut configs = Vec::new();
     for config in &topic.configs {
         let name = config.name.to_string();
@@ -236,7 +241,7 @@ fn assigned_partitions(topic: &CreatableTopic, members: &[u64]) -> Option<Result
     Some(Ok(count))
 }
 
-fn check_replicas(brokers: &[BrokerId], members: &[u64]) -> Result<(), String> {
+pub(super) fn check_replicas(brokers: &[BrokerId], members: &[u64]) -> Result<(), String> {
     if brokers.is_empty() {
         return Err("The manual partition assignment includes an empty replica list.".into());
     }
@@ -305,13 +310,13 @@ fn created_one(out: CreatableTopicResult, topic: &NewTopic, members: usize, vers
         };
         out.num_partitions = topic.partitions;
         out.replication_factor = i16::try_from(members).unwrap_or(i16::MAX);
-        out.configs = Some(topic_values(&configs).map(one).collect());
+        out.configs = Some(topic_values(&configs, |_| Vec::new()).map(one).collect());
     }
     out
 }
 
 /// A response as one result per topic; None closes the connection.
-fn per_topic(response: Response, asked: usize) -> Option<Vec<Result<TopicId, Refusal>>> {
+pub(super) fn per_topic(response: Response, asked: usize) -> Option<Vec<Result<TopicId, Refusal>>> {
     match response {
         Response::Topics(results) => Some(results),
         Response::Refused(refusal) => Some(vec![Err(refusal); asked]),

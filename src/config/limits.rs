@@ -152,6 +152,9 @@ pub const FETCH_WAITS_MAX: usize = 1 << 18;
 /// Partitions that one request may create (Kafka's controller stops at 10,000 too): an entry must not keep apply busy for long. More is refused (44).
 pub const PARTITIONS_PER_REQUEST_MAX: usize = 10_000;
 
+/// Settings given to one topic: Kafka has some forty, and those of Redpanda that mean nothing here are kept too. More is refused (44).
+pub const TOPIC_CONFIGS_MAX: usize = 256;
+
 /// Partitions of the cluster: each is state in memory and a folder on every node. More is refused (44).
 pub const PARTITIONS_MAX: usize = 200_000;
 

@@ -42,6 +42,9 @@ impl Leader {
             Request::DeleteTopics(topics) => {
                 self.proposals.propose(turn, Command::DeleteTopics(topics), Purpose::Topics(token));
             }
+            Request::CreatePartitions(more) => {
+                self.proposals.propose(turn, Command::CreatePartitions(more), Purpose::Topics(token));
+            }
             Request::DeleteRecords(trims) => {
                 self.proposals.propose(turn, Command::TrimPartitions(trims), Purpose::Records(token));
             }
@@ -178,6 +181,7 @@ fn may_propose(request: &Request) -> bool {
         | Request::CreateTopics(_)
         | Request::DeleteTopics(_)
         | Request::DeleteRecords(_)
+        | Request::CreatePartitions(_)
         | Request::AlterConfigs(_) => true,
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::state::command::{ConfigChange, NewTopic, OffsetWrite, ProduceOutcome, Trim};
+use crate::state::command::{ConfigChange, NewPartitions, NewTopic, OffsetWrite, ProduceOutcome, Trim};
 use crate::types::{ConnectionId, Offset, ProducerIdAndEpoch, RecordBatch, Refusal, TopicId, TopicPartition};
 
 /// Names one request until it is answered.
@@ -58,6 +58,8 @@ pub enum Request {
     CreateTopics(Vec<NewTopic>),
     /// DeleteTopics.
     DeleteTopics(Vec<TopicId>),
+    /// CreatePartitions; each was checked.
+    CreatePartitions(Vec<NewPartitions>),
     /// DeleteRecords.
     DeleteRecords(Vec<Trim>),
     /// AlterConfigs and IncrementalAlterConfigs, already worked out into changes.
@@ -248,7 +250,7 @@ pub enum Response {
     Left(Vec<Result<(), Refusal>>),
     /// OffsetFetch: per partition asked for (or that has one).
     Offsets(Vec<(TopicPartition, Result<Option<FetchedOffset>, Refusal>)>),
-    /// CreateTopics, DeleteTopics: per topic, in order.
+    /// CreateTopics, DeleteTopics, CreatePartitions: per topic, in order.
     Topics(Vec<Result<TopicId, Refusal>>),
     /// DeleteRecords: per partition, in order, where its log starts now.
     Trimmed(Vec<Result<Offset, Refusal>>),

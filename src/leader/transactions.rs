@@ -200,6 +200,7 @@ fn transactional_id(request: &Request) -> Option<&Arc<str>> {
         | Request::CreateTopics(_)
         | Request::DeleteTopics(_)
         | Request::DeleteRecords(_)
+        | Request::CreatePartitions(_)
         | Request::AlterConfigs(_) => None,
     }
 }
@@ -277,6 +278,7 @@ impl Leader {
             | Request::CreateTopics(_)
             | Request::DeleteTopics(_)
             | Request::DeleteRecords(_)
+            | Request::CreatePartitions(_)
             | Request::AlterConfigs(_) => unreachable!("dispatched as transactional"),
         }
     }

@@ -437,7 +437,8 @@ fn takes_space(request: &Request) -> bool {
         | Request::TxnOffsetCommit(_)
         | Request::EndTxn(_)
         | Request::OffsetCommit(_)
-        | Request::CreateTopics(_) => true,
+        | Request::CreateTopics(_)
+        | Request::CreatePartitions(_) => true,
         Request::JoinGroup(_)
         | Request::SyncGroup(_)
         | Request::Heartbeat(_)

@@ -432,6 +432,19 @@ impl Segments {
         sizes
     }
 
+    /// Where the partition logs are.
+    pub fn dir(&self) -> &std::path::Path {
+        self.shared.files.dir()
+    }
+
+    /// Free space there.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn free_bytes(&self) -> std::io::Result<u64> {
+        self.shared.files.disk().free_bytes(self.dir())
+    }
+
     /// The segments of partitions, for retention; unknown ones are left out.
     pub fn facts(&self, of: &[TopicPartition]) -> Vec<PartitionFacts> {
         let partitions: Vec<_> = {

@@ -51,6 +51,8 @@ pub enum Command {
     TrimPartitions(Vec<Trim>),
     /// A planned change of leader: which transactions are open. The leader stages nothing more in its term.
     HandOver(HandOver),
+    /// Gives topics more partitions; each is judged alone.
+    CreatePartitions(Vec<NewPartitions>),
 }
 
 /// One record batch for one partition.
@@ -219,6 +221,15 @@ pub struct NewTopic {
     pub configs: Vec<(String, String)>,
 }
 
+/// More partitions for a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewPartitions {
+    /// Which topic.
+    pub topic: TopicId,
+    /// How many partitions it has then.
+    pub count: PartitionId,
+}
+
 /// What a setting belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ConfigResource {
@@ -290,7 +301,8 @@ impl Command {
             | Command::Expire(_)
             | Command::DropStages(_)
             | Command::TrimPartitions(_)
-            | Command::HandOver(_) => &[],
+            | Command::HandOver(_)
+            | Command::CreatePartitions(_) => &[],
         }
     }
 
@@ -310,7 +322,8 @@ impl Command {
             | Command::Expire(_)
             | Command::DropStages(_)
             | Command::TrimPartitions(_)
-            | Command::HandOver(_) => &mut [],
+            | Command::HandOver(_)
+            | Command::CreatePartitions(_) => &mut [],
         }
     }
 }
@@ -335,7 +348,7 @@ pub struct Effects {
     pub now_ms: i64,
     /// Batches, in order; all become visible at once.
     pub appended: Vec<Appended>,
-    /// Partitions that exist from now on: topic, name, number of partitions.
+    /// Partitions that exist from now on: topic, name, number of partitions, those included that it had before.
     pub created: Vec<(TopicId, String, PartitionId)>,
     /// Topics that are gone.
     pub deleted: Vec<TopicId>,
@@ -369,7 +382,7 @@ pub enum Outcome {
     Staged(Result<(), Refusal>),
     /// TxnCommit or TxnAbort: the pair to use from now on. A refusal means that nothing was applied.
     Ended(Result<ProducerIdAndEpoch, Refusal>),
-    /// One result per topic of CreateTopics or DeleteTopics, in order.
+    /// One result per topic of CreateTopics, DeleteTopics or CreatePartitions, in order.
     Topics(Vec<Result<TopicId, Refusal>>),
     /// OffsetCommit: one result per offset, in order (a topic deleted meanwhile is refused).
     Offsets(Vec<Result<(), Refusal>>),

@@ -77,6 +77,7 @@ impl Machine {
             Command::TxnCommit(commit) => Outcome::Ended(self.apply_txn_commit(at, commit, &mut effects)),
             Command::TxnAbort(abort) => Outcome::Ended(self.apply_txn_abort(at, abort)),
             Command::CreateTopics(topics) => Outcome::Topics(self.topics.apply_create(topics, &mut effects)),
+            Command::CreatePartitions(more) => Outcome::Topics(self.topics.apply_grow(more, &mut effects)),
             Command::DeleteTopics(ids) => self.apply_delete_topics(ids, &mut effects),
             Command::AlterConfigs(changes) => {
                 self.apply_alter_configs(changes, &mut effects);

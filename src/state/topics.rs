@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Machine;
-use super::command::{Effects, NewTopic, Outcome};
+use super::command::{Effects, NewPartitions, NewTopic, Outcome};
 use super::partitions::Partition;
 use crate::types::settings::TopicSettings;
 use crate::types::{Refusal, TopicId, TopicPartition};
@@ -108,6 +108,25 @@ impl Topics {
         assert!(self.by_id.len() == self.by_name.len() && self.by_id.len() == self.by_metric_name.len());
         effects.created.push((new.id, new.name.clone(), new.partitions));
         Ok(new.id)
+    }
+
+    /// Of two requests that raced for the same number, the second is refused here.
+    pub(super) fn apply_grow(
+        &mut self,
+        more: &[NewPartitions],
+        effects: &mut Effects,
+    ) -> Vec<Result<TopicId, Refusal>> {
+        more.iter().map(|more| self.grow_one(more, effects)).collect()
+    }
+
+    fn grow_one(&mut self, more: &NewPartitions, effects: &mut Effects) -> Result<TopicId, Refusal> {
+        let known = self.get(more.topic).ok_or(Refusal::UnknownTopicOrPartition)?.partitions.len();
+        let count = usize::try_from(more.count).ok().filter(|count| *count > known);
+        let count = count.ok_or(Refusal::InvalidPartitions)?;
+        let topic = self.get_mut(more.topic).expect("it was just found");
+        topic.partitions.resize(count, Partition::default());
+        effects.created.push((more.topic, topic.name.clone(), more.count));
+        Ok(more.topic)
     }
 
     fn remove(&mut self, id: TopicId) -> Result<TopicId, Refusal> {

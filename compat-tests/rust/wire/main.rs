@@ -11,6 +11,7 @@
 )]
 
 mod admin;
+mod changing;
 mod client;
 mod data_dir;
 mod fetching;

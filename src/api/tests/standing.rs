@@ -212,6 +212,31 @@ async fn codes(api: &Api, key: ApiKey, version: i16) -> Vec<i16> {
             let response: m::DeleteTopicsResponse = ask(api, key, &request, version).await;
             response.responses.into_iter().map(|topic| topic.error_code).collect()
         }
+        ApiKey::CreatePartitions => {
+            let topic = |of| m::create_partitions_request::CreatePartitionsTopic::default().with_name(name(of));
+            let request = m::CreatePartitionsRequest::default().with_topics(vec![topic("t"), topic("not yet")]);
+            let response: m::CreatePartitionsResponse = ask(api, key, &request, version).await;
+            response.results.into_iter().map(|topic| topic.error_code).collect()
+        }
+        ApiKey::AlterConfigs => {
+            let topic = |of| {
+                let resource = m::alter_configs_request::AlterConfigsResource::default().with_resource_type(2);
+                resource.with_resource_name(StrBytes::from_static_str(of))
+            };
+            let request = m::AlterConfigsRequest::default().with_resources(vec![topic("t"), topic("not yet")]);
+            let response: m::AlterConfigsResponse = ask(api, key, &request, version).await;
+            response.responses.into_iter().map(|resource| resource.error_code).collect()
+        }
+        ApiKey::IncrementalAlterConfigs => {
+            let topic = |of| {
+                let resource = m::incremental_alter_configs_request::AlterConfigsResource::default();
+                resource.with_resource_type(2).with_resource_name(StrBytes::from_static_str(of))
+            };
+            let request = m::IncrementalAlterConfigsRequest::default();
+            let request = request.with_resources(vec![topic("t"), topic("not yet")]);
+            let response: m::IncrementalAlterConfigsResponse = ask(api, key, &request, version).await;
+            response.responses.into_iter().map(|resource| resource.error_code).collect()
+        }
         ApiKey::DeleteRecords => {
             use m::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
             let topic = |of| {
@@ -286,6 +311,7 @@ async fn codes(api: &Api, key: ApiKey, version: i16) -> Vec<i16> {
         | ApiKey::ApiVersions
         | ApiKey::FindCoordinator
         | ApiKey::DescribeConfigs
+        | ApiKey::DescribeLogDirs
         | ApiKey::DescribeCluster => Vec::new(),
         other => panic!("{other:?} must decide what it says where another node leads"),
     }
@@ -327,7 +353,12 @@ async fn whoever_does_not_lead_refuses_in_the_words_that_make_clients_ask_the_le
                 | ApiKey::OffsetForLeaderEpoch
                 | ApiKey::DeleteRecords
                 | ApiKey::DescribeQuorum => NOT_LEADER,
-                ApiKey::CreateTopics | ApiKey::DeleteTopics | ApiKey::ElectLeaders => NOT_CONTROLLER,
+                ApiKey::CreateTopics
+                | ApiKey::DeleteTopics
+                | ApiKey::CreatePartitions
+                | ApiKey::AlterConfigs
+                | ApiKey::IncrementalAlterConfigs
+                | ApiKey::ElectLeaders => NOT_CONTROLLER,
                 _ if leader == Some(1) => LOADING,
                 _ => NOT_COORDINATOR,
             };
@@ -339,6 +370,7 @@ async fn whoever_does_not_lead_refuses_in_the_words_that_make_clients_ask_the_le
                         | ApiKey::ApiVersions
                         | ApiKey::FindCoordinator
                         | ApiKey::DescribeConfigs
+                        | ApiKey::DescribeLogDirs
                         | ApiKey::DescribeCluster
                 );
                 assert_eq!(codes.is_empty(), anywhere, "{} v{version}", row.name);

@@ -94,10 +94,14 @@ fn command() -> impl Strategy<Value = Command> {
         let open = vec![("t".to_owned(), ProducerIdAndEpoch { producer_id, epoch })];
         Command::HandOver(HandOver { open })
     });
+    let trim = (partition(), -2..6i64).prop_map(|(of, to)| Command::TrimPartitions(vec![Trim { of, to: Offset(to) }]));
+    let grow = (0..3u8, 0..5i32).prop_map(|(topic, count)| {
+        Command::CreatePartitions(vec![NewPartitions { topic: TopicId([topic; 16]), count }])
+    });
     let drop = index().prop_map(|stage_id| Command::DropStages(vec![stage_id]));
     prop_oneof![
         6 => plain, 4 => init, 4 => begin, 3 => chunk, 8 => commit(), 3 => abort,
-        6 => create, 1 => delete, 3 => offsets, 1 => expire, 1 => drop, 1 => hand_over
+        6 => create, 1 => delete, 3 => offsets, 1 => expire, 1 => drop, 1 => hand_over, 2 => trim, 1 => grow
     ]
 }
 
@@ -107,6 +111,12 @@ fn check_invariants(before: &Machine, after: &Machine, effects: &Effects) {
         let Some(now) = after.topics.get(topic.id) else { continue };
         for (old, new) in topic.partitions.iter().zip(&now.partitions) {
             assert!(new.next_offset >= old.next_offset, "offsets never go back");
+            assert!(new.log_start_offset >= old.log_start_offset, "nor do log starts");
+            assert!(new.log_start_offset <= new.next_offset);
+            assert!(
+                new.leader_epochs.iter().all(|(_, first)| *first >= new.log_start_offset),
+                "older terms are forgotten"
+            );
         }
     }
     for one in &effects.appended {

@@ -11,6 +11,7 @@
 //! abort t 0:1 [begin:4] [bump] [unknown] [a/0:10-14 ..]
 //! offsets g a/0=7 ..             a plain OffsetCommit
 //! set a|broker key=value|key     AlterConfigs
+//! grow a 3                       CreatePartitions
 //! trim a/0=5 a/1=-1 ..           the log starts at 5, at its end
 //! expire SINCE [producer:0] [id:t] [offset:g:a/0] ..                        drop STAGE ..
 //! handover [t 0:1] ..           a planned transfer, with those transactions open
@@ -122,6 +123,11 @@ impl Script {
             }
             "set" => Command::AlterConfigs(words[1..].iter().map(|word| self.change(words[0], word)).collect()),
             "expire" => Command::Expire(self.expire(words)),
+            "grow" => {
+                let more =
+                    words.chunks(2).map(|pair| NewPartitions { topic: self.topic(pair[0]), count: number(pair[1]) });
+                Command::CreatePartitions(more.collect())
+            }
             "trim" => Command::TrimPartitions(words.iter().map(|word| self.trim(word)).collect()),
             "handover" => {
                 let open = words.chunks(2).map(|pair| (pair[0].to_owned(), producer(pair[1])));

@@ -129,6 +129,7 @@ impl Player {
             }
             Command::CreateTopics(topics) => format!("CreateTopics {}", topics[0].name),
             Command::DeleteTopics(topics) => format!("DeleteTopics {}", topics.len()),
+            Command::CreatePartitions(more) => format!("CreatePartitions {}", more.len()),
             Command::TrimPartitions(trims) => {
                 let one = |trim: &Trim| format!(" {} to {}", self.name(trim.of), trim.to.0);
                 format!("TrimPartitions{}", trims.iter().map(one).collect::<String>())
