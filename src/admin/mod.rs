@@ -6,8 +6,10 @@
 //! | `/metrics`, `/public_metrics` | Prometheus text, both the same body |
 //! | `/v1/status/ready` | 200 when the log is replayed and this node serves, else 503 |
 //! | `/v1/status/live` | 200 while the process runs |
+//! | `/v1/cluster/status`, `/v1/cluster/nodes`, `/v1/cluster/transfer_leadership`, `/v1/brokers/{id}/decommission` | see [`cluster`] |
 //! | `/v1/cluster/health_overview`, `/v1/brokers`, `/v1/cluster_view` | JSON, in Redpanda's shape |
 
+pub mod cluster;
 pub mod health;
 pub mod metrics;
 
@@ -15,7 +17,7 @@ use std::future::Future;
 use std::sync::{Arc, OnceLock};
 
 use axum::Router;
-use axum::routing::get;
+use axum::routing::{delete, get, post};
 
 use crate::log::Log;
 use crate::read::Reader;
@@ -59,6 +61,11 @@ pub async fn serve(
         .route("/v1/cluster/health_overview", get(health::overview))
         .route("/v1/brokers", get(health::brokers))
         .route("/v1/cluster_view", get(health::cluster_view))
+        .route("/v1/cluster/status", get(cluster::status))
+        .route("/v1/cluster/nodes", post(cluster::add))
+        .route("/v1/cluster/nodes/{id}", delete(cluster::remove))
+        .route("/v1/cluster/transfer_leadership", post(cluster::transfer))
+        .route("/v1/brokers/{id}/decommission", post(cluster::remove).put(cluster::remove))
         .with_state(state);
     axum::serve(listener, router).with_graceful_shutdown(stop).await
 }

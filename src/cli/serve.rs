@@ -190,7 +190,7 @@ mod tests {
 
     fn parse(line: &str) -> ServeArgs {
         let cli = crate::cli::Cli::try_parse_from(line.split_whitespace()).expect("parses");
-        let crate::cli::Command::Serve(args) = cli.command;
+        let crate::cli::Command::Serve(args) = cli.command else { panic!("not serve") };
         *args
     }
 

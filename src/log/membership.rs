@@ -322,7 +322,7 @@ impl Membership {
     /// ended. Does one thing at a time; errors are tried again by the next call.
     pub async fn tend(&self) {
         let Ok(_one) = self.one.try_lock() else { return };
-        let Some(change) = self.look(|metrics| due(metrics)) else { return };
+        let Some(change) = self.look(due) else { return };
         let what = format!("{change:?}");
         let changed = self.raft.change_membership(change, false);
         match ended(tokio::time::timeout(CHANGED_WITHIN, changed).await, self.me()) {
