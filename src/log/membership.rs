@@ -41,7 +41,9 @@ const PASSED_ON_WITHIN: Duration = Duration::from_secs(30);
 const TEND_EVERY: Duration = Duration::from_millis(200);
 /// A node that has heard from no leader for that long asks whether it still is a member, and as often again.
 const ASK_EVERY: Duration = Duration::from_secs(5);
-/// How often a node tells that it waits to be added.
+/// After that long a node tells that it waits to be added: one that is just being founded knows soon.
+const TELL_AFTER: Duration = Duration::from_secs(2);
+/// How often it tells so.
 const TELL_EVERY: Duration = Duration::from_secs(30);
 
 /// What an operator asks for.
@@ -294,7 +296,8 @@ impl Membership {
 
     /// Looks after the members while this node leads, and after its own membership while it does not.
     pub async fn run(self: Arc<Self>) {
-        let (mut asked, mut told) = (Instant::now(), None::<Instant>);
+        let (mut asked, mut told) = (Instant::now(), Instant::now());
+        let mut tell_after = TELL_AFTER;
         loop {
             tokio::time::sleep(TEND_EVERY).await;
             let (leads, member) = self.look(|metrics| {
@@ -310,8 +313,8 @@ impl Membership {
                     self.peers.note_removed(true);
                 }
                 asked = Instant::now();
-            } else if !member && told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
-                told = Some(Instant::now());
+            } else if !member && told.elapsed() >= tell_after {
+                (told, tell_after) = (Instant::now(), TELL_EVERY);
                 let command = format!("katomic cluster add {}", self.peers.me().rpc);
                 tracing::info!(command, "this node is not a member yet; it waits to be added");
             }
