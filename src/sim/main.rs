@@ -17,5 +17,6 @@ mod raft;
 mod records;
 mod rng;
 mod run;
+mod scenarios;
 mod trace;
 mod world;

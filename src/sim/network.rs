@@ -5,7 +5,7 @@
 //! what was sent and delivers it when it heals, also when the client has long closed the connection and gone on: so a late
 //! request arrives (schedules T2, T3).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use katomic::leader::request::Request;
 use katomic::types::ConnectionId;
@@ -35,6 +35,8 @@ pub struct Conn {
     pub open_at_client: bool,
     /// A scenario lets nothing through.
     pub held: bool,
+    /// Sent and not answered.
+    pub unanswered: BTreeSet<RequestId>,
     /// On the way to the server; None accepts it.
     pub to_server: VecDeque<Option<(RequestId, Request)>>,
     /// On the way back.
@@ -53,6 +55,7 @@ impl Conn {
             open_at_server: true,
             open_at_client: true,
             held: false,
+            unanswered: BTreeSet::new(),
             to_server: VecDeque::from([None]),
             to_client: VecDeque::new(),
             arrives_us: 0,

@@ -6,19 +6,22 @@ mod traffic;
 use std::collections::BTreeMap;
 
 use katomic::leader::LeaderSettings;
+use katomic::leader::request::Response;
 use katomic::types::{TopicId, TopicPartition};
 
 use super::clients::{Actor, Client};
 use super::disk::Disk;
 use super::faults::{self, Fault};
 use super::mutants::Mutant;
-use super::network::{Conn, ConnId, Links};
+use super::network::{Conn, ConnId, Links, RequestId};
 use super::node::{At, Clock, Node, Output};
 use super::oracle::Oracle;
 use super::raft::{Message, NODES, NodeId};
 use super::rng::Rng;
 use super::trace::Trace;
 
+/// Stands for whoever opens a connection by hand.
+pub const PROBE: usize = usize::MAX;
 /// How often a node looks at its clock.
 const TICK_US: (u64, u64) = (6_000, 14_000);
 /// After how long a held or cut connection tries again.
@@ -103,6 +106,8 @@ pub struct World {
     pub trace: Trace,
     /// Topics by name, as any broker would tell them.
     pub topics: BTreeMap<&'static str, (TopicId, i32)>,
+    /// What requests by hand were answered with; `Close` where the connection was closed.
+    pub probed: BTreeMap<RequestId, Response>,
     /// Nothing goes wrong any more.
     pub at_peace: bool,
     queue: BTreeMap<(u64, u64), Event>,
@@ -143,6 +148,7 @@ impl World {
             oracle: Oracle::default(),
             trace: Trace::default(),
             topics: BTreeMap::new(),
+            probed: BTreeMap::new(),
             at_peace: false,
             queue: BTreeMap::new(),
             sequence: 0,
@@ -231,6 +237,9 @@ impl World {
                     && std::mem::take(&mut found.open_at_client)
                 {
                     let client = found.client;
+                    if client == PROBE {
+                        self.probed.extend(found.unanswered.iter().map(|id| (*id, Response::Close)));
+                    }
                     self.as_client(client, |actor, world| actor.lost(world, conn));
                 }
             }

@@ -7,7 +7,7 @@ use super::super::mutants::Mutant;
 use super::super::network::{Conn, ConnId, RequestId};
 use super::super::node::Reply;
 use super::super::raft::NodeId;
-use super::{Event, RETRANSMIT_US, World};
+use super::{Event, PROBE, RETRANSMIT_US, World};
 
 impl World {
     /// A client opens a connection.
@@ -33,6 +33,7 @@ impl World {
         self.last_request += 1;
         let id = RequestId(self.last_request);
         if let Some(found) = self.conns.get_mut(&conn) {
+            found.unanswered.insert(id);
             found.to_server.push_back(Some((id, request)));
             self.push_up(conn);
         }
@@ -111,6 +112,11 @@ impl World {
         let Some((id, Reply::Answer(response))) = found.to_client.pop_front() else { return };
         if found.open_at_client {
             let client = found.client;
+            found.unanswered.remove(&id);
+            if client == PROBE {
+                self.probed.insert(id, response);
+                return;
+            }
             self.as_client(client, |actor, world| actor.answered(world, id, response));
         }
     }
