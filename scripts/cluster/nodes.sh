@@ -78,8 +78,45 @@ status() {
   done
 }
 
-transfer() { cannot "transfer"; }
-replace_node() { cannot "replace"; }
+# ask WORDS: `katomic cluster WORDS` at the first node that answers with success; N (not itself) is left out.
+ask() {
+  local n out=
+  [ "$TARGET" = katomic ] && "$PROGRAM" cluster --help >/dev/null 2>&1 || cannot "katomic cluster $*: not in this build"
+  for n in $(seq "$NODES"); do
+    [ -n "$(page "$n" /v1/cluster_view)" ] || continue
+    ! out=$(timeout 60 "$PROGRAM" cluster --admin-addr "$(field "$n" HOST):$(field "$n" ADMIN)" "$@" 2>&1) || {
+      echo "$out"
+      return 0
+    }
+  done
+  echo "${out:-no node answers}" >&2
+  return 1
+}
+
+# insist SECONDS WORDS: the same, again and again until it is done.
+insist() {
+  local end=$((SECONDS + $1)) out
+  shift
+  until out=$(ask "$@" 2>&1); do
+    [ "$SECONDS" -lt "$end" ] || die "katomic cluster $*: $out"
+    sleep 0.5
+  done
+  echo "$out"
+}
+
+transfer() {
+  if [ -n "$1" ]; then ask transfer --to "$(numbered "$1")"; else ask transfer; fi
+}
+
+replace_node() {
+  # Before anything is lost.
+  ask status >/dev/null
+  kill_node "$1"
+  insist 60 remove "$1"
+  rm -rf "$dir/node-$1/data/katomic"
+  start_nodes "$1"
+  insist 120 add --node-id "$1" "$(field "$1" HOST):$(field "$1" RPC)"
+}
 
 # ---- Apache Kafka, to hold the checker against ---------------------------------------------------------------------
 
