@@ -273,7 +273,9 @@ def plain(name, topic, pace, bootstrap, seed):
         if error:
             write("failed", name, *where, "unknown", error.name())
         else:
-            write("acked", name, *where, message.offset())
+            # None: it was written before, and the broker no longer knows where.
+            offset = message.offset()
+            write("acked", name, *where, -1 if offset is None else offset)
 
     while not OVER["PRODUCERS"].is_set():
         instance += 1

@@ -111,12 +111,10 @@ class Nemesis:
         draws = random.Random(self.dice.random())
         done = []
         try:
-            with self.held(name, draws):
-                done.append(name)
+            with self.held(name, draws, done):
                 time.sleep(hold if inner is None else hold / 2)
                 if inner and inner in self.faults:
-                    with self.held(inner, draws):
-                        done.append(inner)
+                    with self.held(inner, draws, done):
                         time.sleep(hold / 2)
         finally:
             self.cluster.call("heal")
@@ -126,11 +124,12 @@ class Nemesis:
         return done, hold
 
     @contextlib.contextmanager
-    def held(self, name, draws):
+    def held(self, name, draws, done):
         self.note("begin", name)
         try:
             with self.faults[name](draws) as detail:
                 self.note("held", name, detail)
+                done.append(name)
                 yield
             self.note("end", name)
         except Cannot as why:
