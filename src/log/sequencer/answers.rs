@@ -155,7 +155,8 @@ impl Sequencer {
     /// Notes that the quorum is gone, or back. Without one nobody is served, and whoever waits is told to ask elsewhere:
     /// the fate of what is proposed is unknown.
     pub(super) fn follow_quorum(self: &Arc<Self>, state: &mut State) {
-        let Some(term) = state.term else { return };
+        // One that lets go has given its lease up itself.
+        let Some(term) = state.term.filter(|_| !state.handing_over) else { return };
         let lost = self.lease.is_lost(term, state.began);
         if lost == state.lost {
             return;
