@@ -85,6 +85,8 @@ struct State {
     next_token: u64,
     /// Requests without an answer; with those held and parked at most [`REQUESTS_WAITING_MAX`].
     waiting: BTreeMap<Token, Waiting>,
+    /// Requests before this one were given up when the quorum was lost.
+    given_up: Token,
     /// Answers that wait for a lease, in order.
     held: VecDeque<Held>,
     /// A heartbeat was asked for, for them.
@@ -120,6 +122,7 @@ impl Sequencer {
             lost: false,
             next_token: 0,
             waiting: BTreeMap::new(),
+            given_up: Token(0),
             held: VecDeque::new(),
             asked: false,
             within: None,

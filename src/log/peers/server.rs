@@ -277,10 +277,10 @@ async fn vote(raft: &Raft, ballot: Ballot, pre: bool) -> Answer {
 }
 
 async fn take_over(raft: &Raft, request: TransferLeaderRequest<TypeConfig>) -> Answer {
-    let last = request.last_log_id().map(index_and_term);
+    let (last, to) = (request.last_log_id().map(index_and_term), *request.to_node_id());
     match raft.handle_transfer_leader(request).await {
         Ok(Ok(())) => {
-            tracing::info!(?last, "this node takes over leadership");
+            tracing::info!(?last, to, "the leader lets go");
             Answer::TakingOver
         }
         Ok(Err(error)) => Answer::No(error.to_string()),

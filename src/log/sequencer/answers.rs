@@ -76,10 +76,9 @@ impl Sequencer {
 
     /// Sends an answer that is true whoever leads.
     pub(super) fn send(&self, state: &mut State, token: Token, response: Response) {
-        let Some(waiting) = state.waiting.remove(&token) else {
-            return tracing::error!(?token, "a request is answered once");
-        };
-        self.send_to(state, waiting, response);
+        if let Some(waiting) = take(state, token) {
+            self.send_to(state, waiting, response);
+        }
     }
 
     fn send_to(&self, state: &mut State, waiting: Waiting, response: Response) {
@@ -92,9 +91,7 @@ impl Sequencer {
     }
 
     fn hold(&self, state: &mut State, now: Now, token: Token, response: Response, need: Need) {
-        let Some(waiting) = state.waiting.remove(&token) else {
-            return tracing::error!(?token, "a request is answered once");
-        };
+        let Some(waiting) = take(state, token) else { return };
         let until_ms = now.mono_ms + LOST_MS;
         state.held.push_back(Held { waiting, response, need, until_ms });
         self.ask_for_a_lease(state);
@@ -181,5 +178,19 @@ impl Sequencer {
         for ticket in tickets {
             self.event(state, |leader, machine, now| leader.fate_unknown(machine, now, ticket));
         }
+        // Members that wait for a rebalance: what the leader will say to them later goes to nobody.
+        state.given_up = Token(state.next_token);
+        for waiting in std::mem::take(&mut state.waiting).into_values() {
+            self.send_to(state, waiting, Response::Refused(Refusal::NotLeader));
+        }
     }
+}
+
+/// Who waits for that answer; nobody if it was given up.
+fn take(state: &mut State, token: Token) -> Option<Waiting> {
+    let waiting = state.waiting.remove(&token);
+    if waiting.is_none() && token >= state.given_up {
+        tracing::error!(?token, "a request is answered once");
+    }
+    waiting
 }

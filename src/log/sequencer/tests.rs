@@ -4,7 +4,7 @@ use openraft::errors::{ClientWriteError, ForwardToLeader};
 
 use super::*;
 use crate::disk::faulty::FaultyDisk;
-use crate::leader::request::{EndTxn, MemberRef, OffsetFetch};
+use crate::leader::request::{EndTxn, JoinGroup, MemberRef, OffsetFetch};
 use crate::log::tests::gate::GateDisk;
 use crate::log::tests::{TestNode, acked, answer, caller, is_ack, produce, start};
 
@@ -112,6 +112,19 @@ fn fetch() -> Request {
     Request::OffsetFetch(OffsetFetch { group: "g".into(), partitions: None, require_stable: false })
 }
 
+fn join(member_id: &str) -> Request {
+    Request::JoinGroup(JoinGroup {
+        version: 3,
+        member: MemberRef { group: "g".into(), generation: -1, member_id: "".into(), instance_id: None },
+        session_timeout_ms: 10_000,
+        rebalance_timeout_ms: 60_000,
+        protocol_type: "consumer".into(),
+        protocols: vec![("range".into(), bytes::Bytes::new())],
+        reason: None,
+        fresh_member_id: member_id.into(),
+    })
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_leader_knows_is_told_with_a_lease_only() {
     let (node, term) = among_three(25).await;
@@ -149,12 +162,15 @@ async fn an_end_without_an_entry_waits_for_a_quorum_of_its_own() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_quorum_nobody_is_kept_waiting_or_served() {
     let (node, gate, written, ..) = with_a_proposal_in_flight(28).await;
+    assert!(matches!(node.ask(join("one")).await, Some(Response::Joined(_))));
     let term = node.sequencer().serving().expect("it serves");
     node.sequencer().lease.set_voters(vec![[1, 2, 3].into()]);
     let known = node.log.submit(caller(), fetch());
+    let joining = node.log.submit(caller(), join("two"));
     assert_eq!(answer(known).await, Some(Response::Refused(Refusal::NotLeader)));
     let fate = Response::Produced(vec![Err(Refusal::FateUnknown)]);
     assert_eq!(answer(written).await, Some(fate), "it may still be written");
+    assert_eq!(answer(joining).await, Some(Response::Refused(Refusal::NotLeader)), "not after the rebalance's time");
     assert_eq!(node.ask(fetch()).await, Some(Response::Refused(Refusal::NotLeader)));
     assert_eq!((node.log.serving(), node.log.status().leader), (None, None));
     // The quorum is back, in the same term: everything goes on.
