@@ -8,9 +8,9 @@ use super::fetching::read_all;
 use super::offsets::list;
 use super::producing::produce;
 
-const TOPIC: i8 = 2;
+pub const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
-const SET: i8 = 0;
+pub const SET: i8 = 0;
 const DELETE: i8 = 1;
 const APPEND: i8 = 2;
 const SUBTRACT: i8 = 3;
@@ -19,7 +19,7 @@ fn text(text: &str) -> StrBytes {
     StrBytes::from_string(text.into())
 }
 
-type Operation<'a> = (&'a str, i8, Option<&'a str>);
+pub type Operation<'a> = (&'a str, i8, Option<&'a str>);
 
 fn resource(
     kind: i8,
@@ -37,7 +37,7 @@ fn resource(
 }
 
 /// The code of a change of one resource.
-fn change(client: &mut Client, kind: i8, name: &str, operations: &[Operation<'_>], version: i16) -> i16 {
+pub fn change(client: &mut Client, kind: i8, name: &str, operations: &[Operation<'_>], version: i16) -> i16 {
     let request = m::IncrementalAlterConfigsRequest::default().with_resources(vec![resource(kind, name, operations)]);
     let response = client.ask(&request, version).expect("an answer").responses.remove(0);
     assert_eq!((response.resource_type, &*response.resource_name), (kind, name));

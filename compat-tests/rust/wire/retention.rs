@@ -5,6 +5,7 @@ use kafka_protocol::messages as m;
 use kafka_protocol::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
 use kafka_protocol::records::Compression;
 
+use super::changing::{SET, TOPIC, change};
 use super::client::{Broker, Client, NOBODY, Writer, batch, batch_of, fresh, now_ms, records_of, until};
 use super::fetching;
 use super::offsets::list;
@@ -41,7 +42,7 @@ fn fetch(client: &mut Client, topic: &m::TopicName, offset: i64) -> (i16, i64, i
 #[test]
 fn deleted_records_are_gone_in_every_answer() {
     let mut broker = Broker::start();
-    let (topic, mut client) = (broker.topic(1), broker.connect());
+    let (topic, mut client) = (broker.topic_with(1, &[("retention.ms", "-1")]), broker.connect());
     for time in [1_000, 2_000, 3_000] {
         let records = batch_of(NOBODY, -1, &["a", "b", "c", "d"], Compression::None, time);
         assert_eq!(produce(&mut client, &topic, vec![(0, records)], 9)[0].error_code, 0);
@@ -137,13 +138,17 @@ fn large(time: i64) -> Bytes {
     batch_of(NOBODY, -1, &[&"x".repeat(300_000)], Compression::None, time)
 }
 
+/// A topic with a record of each of these times. Until all are there everything is kept.
 fn topic_of(broker: &Broker, times: &[i64], configs: &[(&str, &str)]) -> m::TopicName {
-    let configs = [&[("segment.bytes", "1048576")], configs].concat();
-    let topic = broker.topic_with(1, &configs);
+    let (kept_by, others): (Vec<_>, Vec<_>) = configs.iter().partition(|(name, _)| name.starts_with("retention."));
+    let at_first = [&[("segment.bytes", "1048576"), ("retention.ms", "-1")], &others[..]].concat();
+    let topic = broker.topic_with(1, &at_first);
     let mut client = broker.connect();
     for time in times {
         assert_eq!(produce(&mut client, &topic, vec![(0, large(*time))], 9)[0].error_code, 0);
     }
+    let set: Vec<_> = kept_by.iter().map(|(name, value)| (*name, SET, Some(*value))).collect();
+    assert_eq!(change(&mut client, TOPIC, &topic, &set, 1), 0);
     topic
 }
 
