@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -59,6 +60,9 @@ func (m *member) note(err error) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	m.last = err
+	if os.Getenv("SARAMA_LOG") != "" {
+		fmt.Fprintln(os.Stderr, "member:", err)
+	}
 	m.fenced = m.fenced || errors.Is(err, sarama.ErrFencedInstancedId)
 }
 

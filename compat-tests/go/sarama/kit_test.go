@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log"
 	"net"
 	"os"
 	"os/exec"
@@ -37,6 +38,13 @@ var (
 	// Promises that Kafka itself does not make are asserted only where they are made.
 	strict = os.Getenv("TARGET") == "katomic"
 )
+
+// SARAMA_LOG=1 shows what the library does.
+func init() {
+	if os.Getenv("SARAMA_LOG") != "" {
+		sarama.Logger = log.New(os.Stderr, "", log.Ltime|log.Lmicroseconds)
+	}
+}
 
 func unique(name string) string {
 	random := make([]byte, 4)
@@ -85,7 +93,9 @@ func config() *sarama.Config {
 	one.Net.DialTimeout = 5 * time.Second
 	one.Net.ReadTimeout = 15 * time.Second
 	one.Net.WriteTimeout = 15 * time.Second
-	one.Metadata.Retry.Max = 100
+	// Few, as the library has it by default: it looks for the leader of __consumer_offsets while no coordinator is
+	// available, also where there is no such topic, and waits for all of these retries.
+	one.Metadata.Retry.Max = 5
 	one.Metadata.Retry.Backoff = 100 * time.Millisecond
 	one.Admin.Timeout = 30 * time.Second
 	one.Admin.Retry.Max = 50

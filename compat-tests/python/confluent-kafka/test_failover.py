@@ -227,7 +227,7 @@ class Watcher:
             for one in told:
                 if one.error is None:
                     self.answers += 1
-                    if one.offset < known[one.partition]:
+                    if max(one.offset, -1) < known[one.partition]:
                         self.wrong.append((one.partition, one.offset, known[one.partition]))
         reader.close()
 
