@@ -30,12 +30,13 @@ python_venv() {
 # go_suite NAME VERSION: builds the tests of the current folder, runs them, and reports. What every Go suite does.
 go_suite() {
   need go "apt-get install golang (1.26 or later)"
-  local binary=$COMPAT_CACHE/$1.test out=$STATE_DIR/$1 status=0 test
+  local binary=$COMPAT_CACHE/$1.test out=$STATE_DIR/$1 status=0 only=
   # txn_commit is TestTxnCommit here.
-  test=Test$(sed -E 's/(^|_)([a-z])/\U\2/g' <<<"${CASE:-}")
+  [ -z "${CASE:-}" ] || only="^Test$(sed -E 's/(^|_)([a-z])/\U\2/g' <<<"$CASE")\$"
+  [ -z "${FAILOVER:-}" ] || only='^Test(Leader|GroupSurvives|StaticMembers)'
   mkdir -p "$COMPAT_CACHE"
   go test -mod=readonly -c -o "$binary" . || die "go test -c failed"
-  "$binary" -test.v=test2json -test.timeout 900s ${CASE:+-test.run "^$test\$"} >"$out.out" 2>&1 || status=$?
+  "$binary" -test.v=test2json -test.timeout 900s ${only:+-test.run "$only"} >"$out.out" 2>&1 || status=$?
   go tool test2json <"$out.out" >"$out.json"
   [ $status = 0 ] || grep -v '^.\?=== ' "$out.out"
   report "go/$1 $2" --gotest "$out.json"
@@ -47,7 +48,8 @@ pytest_suite() {
   local python out=$STATE_DIR/$1.xml status=0 version
   python=$(python_venv)
   version=$("$python" -c "import $2; print($2.__version__)")
-  timeout -k 10 900 "$python" -B -m pytest -p no:cacheprovider -q --junitxml="$out" ${CASE:+-k "test_$CASE"} . || status=$?
+  timeout -k 10 900 "$python" -B -m pytest -p no:cacheprovider -q --junitxml="$out" ${CASE:+-k "test_$CASE"} \
+    ${FAILOVER:+test_failover.py} || status=$?
   [ -e "$out" ] || die "pytest wrote no report"
   report "python/$1 $version" --junit "$out"
   return $status

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Runs real clients against Katomic, or against Apache Kafka to prove the cases themselves.
 #
-#   run.sh [all | LANGUAGE/CLIENT]... [--target katomic|kafka] [--nodes 1|3] [--write-matrix] [--keep]
+#   run.sh [all | LANGUAGE/CLIENT]... [--target katomic|kafka] [--nodes 1|3 [--failover]] [--write-matrix] [--keep]
 #
 #   --target        what is tested (default katomic)
 #   --nodes         of each cluster (default 1); with 3 the failover cases run too
+#   --failover      with three nodes: only the failover cases
 #   --write-matrix  with `all`: writes the result of every client and case into README.md
 #   --keep          leaves the brokers' data and output where they are, and says where
 #
@@ -14,11 +15,12 @@
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
-target=katomic nodes=1 matrix= keep= wanted=()
+target=katomic nodes=1 failover= matrix= keep= wanted=()
 while [ $# -gt 0 ]; do
   case $1 in
     --target) target=${2:?--target needs a name}; shift ;;
     --nodes) nodes=${2:?--nodes needs a number}; shift ;;
+    --failover) failover=yes ;;
     --write-matrix) matrix=yes ;;
     --keep) keep=yes ;;
     -*) sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
@@ -28,6 +30,7 @@ while [ $# -gt 0 ]; do
 done
 
 [ "$nodes" = 1 ] || [ "$nodes" = 3 ] || die "--nodes is 1 or 3"
+[ -z "$failover" ] || [ "$nodes" = 3 ] || die "--failover goes with --nodes 3"
 clients=(java/kafka-clients python/confluent-kafka go/franz-go go/sarama node/kafkajs python/aiokafka)
 [ ${#wanted[@]} -gt 0 ] || wanted=(all)
 if [ "${wanted[*]}" = all ]; then
@@ -71,7 +74,7 @@ for _ in $(seq 200); do
   sleep 0.05
 done
 
-export TARGET=$target NODES=$nodes REPLICAS=$nodes RELAY_BOOTSTRAP=$(addresses "$relay" "$nodes")
+export TARGET=$target NODES=$nodes FAILOVER=$failover REPLICAS=$nodes RELAY_BOOTSTRAP=$(addresses "$relay" "$nodes")
 export BOOTSTRAP=$(addresses "$main_port" "$nodes") \
   RELAY_CONTROL=127.0.0.1:$control BROKER=$COMPAT/broker.sh RESULTS=$STATE_DIR/results.tsv COMPAT_CACHE
 : >"$RESULTS"

@@ -33,6 +33,7 @@ export KATOMIC_BIN=$PWD/target/release/katomic
 stage "wire tests"           cargo test --locked --test wire
 stage "crash proof, 60 s"    scripts/crash.sh --seconds 60 --seed "${CRASH_SEED:-1}"
 stage "compat cases"         compat-tests/run.sh all
+stage "compat, three nodes"  compat-tests/run.sh all --nodes 3 --failover
 
 printf '\n=== stages\n'
 printf '%s\n' "${report[@]}"

@@ -13,7 +13,9 @@ for profile in ${KAFKA_CLIENTS:-4.4 3.7}; do
   rm -rf "$build/surefire-reports"
   # txn_commit is txnCommit here.
   method=$(sed -E 's/_([a-z])/\U\1/g' <<<"${CASE:-}")
-  mvn -q -B -P "$profile" -Dbuild.dir="$build" ${method:+-Dtest="*#$method"} test || status=$?
+  only=${method:+*#$method}
+  [ -z "${FAILOVER:-}" ] || only=FailoverTest
+  mvn -q -B -P "$profile" -Dbuild.dir="$build" ${only:+-Dtest="$only"} test || status=$?
   compgen -G "$build/surefire-reports/TEST-*.xml" >/dev/null || die "surefire wrote no report for $profile"
   version=$(sed -n "/<id>$profile</,/kafka.version/s/.*<kafka.version>\(.*\)<\/kafka.version>.*/\1/p" pom.xml)
   python3 ../../results.py collect --client "java/kafka-clients $version" --junit "$build"/surefire-reports/TEST-*.xml |
