@@ -182,7 +182,12 @@ fn plan(
                 .iter()
                 .map(|part| {
                     let admitted = standing.admit(part.current_leader_epoch, reads_here);
-                    let verdict = admitted.and_then(|_| locate(known.as_deref(), part, call.version));
+                    let verdict = admitted.and_then(|_| {
+                        let located = locate(known.as_deref(), part, call.version);
+                        // A follower may only not have heard of it yet.
+                        let follows = matches!(standing, Standing::Follows(_));
+                        located.map_err(|error| if follows { E::NotLeaderOrFollower } else { error })
+                    });
                     let read = |partition| {
                         reads.push(read(partition, part));
                         Offset(part.fetch_offset)
