@@ -32,6 +32,7 @@ pub mod topics;
 pub mod transactions;
 pub mod upstream;
 pub mod view;
+pub mod voters;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -186,6 +187,8 @@ pub static APIS: &[ApiRow] = &[
     .writes(),
     row(ApiKey::DescribeQuorum, "DescribeQuorum", (0, 2), &shapes::DESCRIBE_QUORUM, quorum::describe),
     row(ApiKey::DescribeCluster, "DescribeCluster", (0, 2), &shapes::DESCRIBE_CLUSTER, cluster::describe),
+    row(ApiKey::AddRaftVoter, "AddRaftVoter", (0, 0), &shapes::ADD_RAFT_VOTER, voters::add),
+    row(ApiKey::RemoveRaftVoter, "RemoveRaftVoter", (0, 0), &shapes::REMOVE_RAFT_VOTER, voters::remove),
 ];
 
 /// Why a frame is not a request that can be served; the connection is closed.

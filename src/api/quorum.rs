@@ -32,7 +32,7 @@ use crate::state::Machine;
 /// Kafka's name for the log of its controllers.
 const METADATA_LOG: &str = "__cluster_metadata";
 /// The name that Kafka's own configurations give the listener of controllers.
-const LISTENER: &str = "CONTROLLER";
+pub(super) const LISTENER: &str = "CONTROLLER";
 /// Kafka's `ElectionType`.
 const PREFERRED: i8 = 0;
 const UNCLEAN: i8 = 1;

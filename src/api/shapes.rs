@@ -217,3 +217,10 @@ pub static ELECT_LEADERS: Shape = shape(2, &[since(1, I8), all(Structs(&[all(Str
 
 /// Key 55.
 pub static DESCRIBE_QUORUM: Shape = shape(0, &[all(Structs(&[all(Str), all(Structs(&[all(I32)]))]))]);
+
+/// Key 80.
+pub static ADD_RAFT_VOTER: Shape =
+    shape(0, &[all(Str), all(I32), all(I32), all(Uuid), all(Structs(&[all(Str), all(Str), all(I16)]))]);
+
+/// Key 81.
+pub static REMOVE_RAFT_VOTER: Shape = shape(0, &[all(Str), all(I32), all(Uuid)]);

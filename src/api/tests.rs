@@ -95,6 +95,8 @@ fn round_trip_of(key: ApiKey, bytes: &Bytes, version: i16) -> Bytes {
         ApiKey::IncrementalAlterConfigs => round_trip::<m::IncrementalAlterConfigsRequest>(bytes, version),
         ApiKey::ElectLeaders => round_trip::<m::ElectLeadersRequest>(bytes, version),
         ApiKey::DescribeQuorum => round_trip::<m::DescribeQuorumRequest>(bytes, version),
+        ApiKey::AddRaftVoter => round_trip::<m::AddRaftVoterRequest>(bytes, version),
+        ApiKey::RemoveRaftVoter => round_trip::<m::RemoveRaftVoterRequest>(bytes, version),
         ApiKey::DescribeCluster => round_trip::<m::DescribeClusterRequest>(bytes, version),
         other => panic!("{other:?} needs a line here"),
     }

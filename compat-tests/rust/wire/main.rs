@@ -13,6 +13,7 @@
 mod admin;
 mod changing;
 mod client;
+mod cluster;
 mod data_dir;
 mod fetching;
 mod frames;
