@@ -90,6 +90,14 @@ pub fn run(seed: u64, mutant: Mutant, in_words: bool) -> Result<Summary, String>
 
 /// Lets something happen in a world, and tells what broke.
 pub fn judge(mut world: World, in_words: bool, drive: impl FnOnce(&mut World)) -> Result<Summary, String> {
+    world.trace.in_words = in_words;
+    let result = quietly(|| drive(&mut world));
+    let summary = Summary { checksum: world.trace.checksum, events: world.trace.events, counts: world.oracle.counts };
+    result.map(|()| summary).map_err(|text| format!("{}\n{text}", world.trace.words()))
+}
+
+/// Lets something happen that may panic, and tells with which words.
+pub fn quietly(act: impl FnOnce()) -> Result<(), String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let shown = std::panic::take_hook();
@@ -99,19 +107,13 @@ pub fn judge(mut world: World, in_words: bool, drive: impl FnOnce(&mut World)) -
             }
         }));
     });
-    world.trace.in_words = in_words;
     QUIET.set(true);
-    let result = catch_unwind(AssertUnwindSafe(|| drive(&mut world)));
+    let result = catch_unwind(AssertUnwindSafe(act));
     QUIET.set(false);
-    let summary = Summary { checksum: world.trace.checksum, events: world.trace.events, counts: world.oracle.counts };
-    match result {
-        Ok(()) => Ok(summary),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-            Err(format!("{}\n{}", world.trace.words(), text.unwrap_or_default()))
-        }
-    }
+    result.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+    })
 }
 
 /// Runs a seed that must hold; if it does not, runs it again in words.

@@ -9,7 +9,7 @@
 mod groups;
 mod outbox;
 mod requests;
-mod terms;
+pub mod terms;
 
 use std::sync::Arc;
 
@@ -41,7 +41,11 @@ struct Stage {
 impl Stage {
     /// Node 0 serves, topic `a` has two partitions.
     fn new() -> Self {
-        let setup = Setup { seed: 1, mutant: Mutant::None, rough: false, settings: settings() };
+        Self::with(Mutant::None)
+    }
+
+    fn with(mutant: Mutant) -> Self {
+        let setup = Setup { seed: 1, mutant, rough: false, settings: settings() };
         let mut stage = Self { world: World::new(setup) };
         stage.elect(0);
         let conn = stage.open(0);

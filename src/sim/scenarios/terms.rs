@@ -7,7 +7,19 @@ use super::*;
 
 #[test]
 fn t01_a_deposed_leader_does_not_answer_for_a_commit_it_never_saw() {
-    let mut stage = Stage::new();
+    t01(Mutant::None);
+}
+
+#[test]
+fn t10_after_the_list_of_a_planned_transfer_nothing_is_staged_though_the_transfer_fails() {
+    t10(Mutant::None);
+}
+
+/// What mutants of the model are tried on that chance meets seldom.
+pub const SELDOM: [fn(Mutant); 3] = [t01, t10, a_voter_that_restarts_within_a_lease];
+
+fn t01(mutant: Mutant) {
+    let mut stage = Stage::with(mutant);
     let (old, at) = (stage.open(0), stage.at(0));
     let pair = stage.init(old, "x", None);
     stage.must(old, add("x", pair, &[at]));
@@ -89,9 +101,8 @@ fn t09_chunks_of_an_earlier_leader_are_never_taken_for_complete() {
     assert!(stage.log(at).is_empty());
 }
 
-#[test]
-fn t10_after_the_list_of_a_planned_transfer_nothing_is_staged_though_the_transfer_fails() {
-    let mut stage = Stage::new();
+fn t10(mutant: Mutant) {
+    let mut stage = Stage::with(mutant);
     let (conn, at) = (stage.open(0), stage.at(0));
     let (open, clean) = (stage.init(conn, "open", None), stage.init(conn, "clean", None));
     stage.stage(conn, "open", open, at, (0, 1), true);
@@ -180,4 +191,34 @@ fn what_was_acknowledged_survives_the_power_loss_of_all_nodes() {
     let again = stage.end(conn, "x", pair, true, true);
     assert_eq!(again.epoch, pair.epoch + 1, "the retry finds the outcome");
     assert_eq!(stage.log(at), [number]);
+}
+
+/// A voter that has promised the leader its lease crashes and comes back before the lease is over, and another node stands.
+/// Whatever the leader answers then must still be so.
+fn a_voter_that_restarts_within_a_lease(mutant: Mutant) {
+    let mut stage = Stage::with(mutant);
+    let (conn, at) = (stage.open(0), stage.at(0));
+    let pair = stage.init(conn, "x", None);
+    // Node 1 has not heard the leader for long; node 2 has, up to now.
+    for (from, to) in [(0, 1), (1, 0)] {
+        stage.fault(Fault::Cut(from, to, true));
+    }
+    stage.world.run_ms(800);
+    stage.fault(Fault::Cut(0, 2, true));
+    stage.world.crash(2);
+    stage.world.start(2);
+    let stands = stage.world.places[1].node.as_mut().expect("it runs");
+    stands.raft.may_stand = true;
+    stage.world.run_ms(60);
+    let (request, _) = stage.batch("x", pair, at, (0, 1), true);
+    let answer = stage.ask(conn, request);
+    if stage.world.serving().is_some_and(|(_, node)| node == 1) {
+        assert!(claims_nothing(answer.as_ref()), "stale leader: {answer:?} while node 1 serves");
+    }
+    assert_eq!(stage.world.serving().map(|(_, node)| node), Some(0), "nobody else was elected within the lease");
+}
+
+#[test]
+fn a_restarted_voter_keeps_the_promise_of_the_process_before_it() {
+    a_voter_that_restarts_within_a_lease(Mutant::None);
 }
