@@ -24,6 +24,9 @@ const IN_FLIGHT_WITHIN: Duration = Duration::from_secs(1);
 /// How long the next leader may take; in the normal case milliseconds, else an election.
 const ELECTED_WITHIN: Duration = Duration::from_secs(3);
 
+/// How long the first entry of the next leader is waited for.
+const SERVES_WITHIN: Duration = Duration::from_secs(1);
+
 /// Why leadership was not transferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransferError {
@@ -131,10 +134,20 @@ impl Transfer {
                 metrics.changed().await.ok()?;
             }
         };
-        match tokio::time::timeout(ELECTED_WITHIN, elected).await {
-            Ok(Some(leader)) => Ok(leader),
-            Ok(None) | Err(_) => Err(TransferError::NotElected),
+        let Ok(Some(leader)) = tokio::time::timeout(ELECTED_WITHIN, elected).await else {
+            return Err(TransferError::NotElected);
+        };
+        // It serves once its first entry is applied, for which it may need this node's vote and disk: a node that stops waits
+        // for that, and so does whoever is told to ask there.
+        let wait = self.raft.wait(Some(SERVES_WITHIN));
+        let serves = wait.metrics(
+            |metrics| metrics.last_applied.is_some_and(|id| id.committed_leader_id().term > term.0),
+            "the next leader's first entry",
+        );
+        if let Err(error) = serves.await {
+            tracing::info!(leader, %error, "the next leader does not serve yet");
         }
+        Ok(leader)
     }
 
     /// Who shall lead: a voter other than this node, and of those the one that has most of the log.
