@@ -15,6 +15,8 @@ use crate::segments::Segments;
 
 /// How often the clock of checkpoints and the segment writer's health are looked at.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_millis(200);
+/// How often a full disk makes a node look for log that it need not keep.
+const PURGE_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// How long openraft may take to note a checkpoint before the log is purged by the next one instead.
 const NOTED_WITHIN: Duration = Duration::from_secs(10);
 /// How long a checkpoint waits for the log to be purged: a follower that reads it may hold it longer, and need not be waited for.
@@ -50,6 +52,7 @@ impl Keeper {
     /// Until something fails after which the node must stop.
     pub async fn run(self, fatal: Fatal) {
         let (mut bytes_then, mut then) = (0, Instant::now());
+        let mut purged = Instant::now();
         loop {
             tokio::time::sleep(HOUSEKEEPING_EVERY).await;
             if let Some(error) = self.segments.failure() {
@@ -60,6 +63,15 @@ impl Keeper {
             }
             if fatal.error().is_some() {
                 return;
+            }
+            // Nothing grows on a full disk, so no checkpoint is due: what is kept for others goes.
+            if self.segments.is_out_of_space() && purged.elapsed() >= PURGE_AGAIN_AFTER {
+                purged = Instant::now();
+                if let Some(id) = self.checkpoints.current().and_then(|(meta, _)| meta.last_log_id)
+                    && let Err(error) = self.purge(id.index()).await
+                {
+                    tracing::warn!(%error, "the log cannot be purged");
+                }
             }
             let bytes_now = self.store.appended_bytes();
             let grown = bytes_now - bytes_then;
@@ -89,16 +101,21 @@ impl Keeper {
                 tracing::warn!(%error, "openraft did not note the checkpoint; the log is purged with the next");
                 return Ok(());
             }
-            let Some(upto) = retain::purge_upto(id.index(), &self.needs()) else { return Ok(()) };
-            raft.trigger().purge_log(upto).await?;
-            let is_purged =
-                |metrics: &super::raft_types::RaftMetrics| metrics.purged.is_some_and(|purged| purged.index() >= upto);
-            if raft.wait(Some(PURGED_WITHIN)).metrics(is_purged, "purged").await.is_err() {
-                tracing::debug!(index = upto, "the log is still being read; it is purged later");
-            }
-            Ok(())
+            self.purge(id.index()).await
         };
         noted.await.map_err(|_: openraft::errors::Fatal<TypeConfig>| CheckpointError::Stopped)
+    }
+
+    /// Purges the log behind a checkpoint that openraft knows, as far as nobody needs it.
+    async fn purge(&self, checkpoint: u64) -> Result<(), openraft::errors::Fatal<TypeConfig>> {
+        let Some(upto) = retain::purge_upto(checkpoint, &self.needs()) else { return Ok(()) };
+        self.raft.trigger().purge_log(upto).await?;
+        let is_purged =
+            |metrics: &super::raft_types::RaftMetrics| metrics.purged.is_some_and(|purged| purged.index() >= upto);
+        if self.raft.wait(Some(PURGED_WITHIN)).metrics(is_purged, "purged").await.is_err() {
+            tracing::debug!(index = upto, "the log is still being read; it is purged later");
+        }
+        Ok(())
     }
 
     fn needs(&self) -> Needs {

@@ -37,6 +37,8 @@ const CHANGED_WITHIN: Duration = Duration::from_secs(20);
 /// How long a node that passes a change on waits for the leader: a transfer of leadership may come first.
 const PASSED_ON_WITHIN: Duration = Duration::from_secs(30);
 
+/// How often a node to be added is asked who it is before it counts as unreachable.
+const FIND_TRIES: u32 = 3;
 /// How often the members are looked after.
 const TEND_EVERY: Duration = Duration::from_millis(200);
 /// A node that has heard from no leader for that long asks whether it still is a member, and as often again.
@@ -208,7 +210,7 @@ impl Membership {
     async fn add(&self, id: Option<u64>, address: &str) -> Result<Changed, MembershipError> {
         let _one = self.one.try_lock().map_err(|_| MembershipError::Busy)?;
         let not = |why: String| MembershipError::NotAddable { address: address.to_owned(), why };
-        let found = self.discover(id, address).await.map_err(|error| not(error.to_string()))?;
+        let found = self.find(id, address).await.map_err(|error| not(error.to_string()))?;
         let (found_id, node) = (found.node_id, found.node);
         if id.is_some_and(|id| id != found_id) {
             return Err(not(format!("it is node {found_id}")));
@@ -237,6 +239,18 @@ impl Membership {
         let added = self.raft.add_learner(found_id, node, false);
         ended(tokio::time::timeout(CHANGED_WITHIN, added).await, found_id)?;
         Ok(Changed::Learns(found_id))
+    }
+
+    /// Asks a node who it is; a busy machine may need a second call.
+    async fn find(&self, id: Option<u64>, address: &str) -> std::io::Result<Discovered> {
+        let mut tries = 1..=FIND_TRIES;
+        loop {
+            let last = tries.next().is_none_or(|this| this == FIND_TRIES);
+            match self.discover(id, address).await {
+                Err(error) if error.kind() == std::io::ErrorKind::TimedOut && !last => {}
+                found => return found,
+            }
+        }
     }
 
     async fn discover(&self, id: Option<u64>, address: &str) -> std::io::Result<Discovered> {

@@ -58,14 +58,17 @@ pub(super) struct TestNode {
     segments: Segments,
 }
 
-fn open(disk: &Arc<dyn Disk>, options: LogOptions) -> Result<TestNode, LogError> {
-    let segment_options = SegmentOptions {
+pub(super) fn segment_options() -> SegmentOptions {
+    SegmentOptions {
         dir: Path::new(DIR).join("partitions"),
         unwritten_bytes_max: 64 << 20,
         tail_bytes_max: 16 << 20,
         open_files_max: 64,
-    };
-    let (segments, checkpoint) = Segments::open(disk.clone(), segment_options).unwrap();
+    }
+}
+
+fn open(disk: &Arc<dyn Disk>, options: LogOptions) -> Result<TestNode, LogError> {
+    let (segments, checkpoint) = Segments::open(disk.clone(), segment_options()).unwrap();
     let log = Log::open(options, disk.clone(), segments.clone(), checkpoint, Arc::new(|_| ()))?;
     Ok(TestNode { log, segments })
 }

@@ -23,7 +23,7 @@ impl Cluster {
         at
     }
 
-    async fn until(&self, what: &str, mut is: impl FnMut(&Self) -> bool) {
+    pub(super) async fn until(&self, what: &str, mut is: impl FnMut(&Self) -> bool) {
         let reached = async {
             while !is(self) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
