@@ -19,7 +19,7 @@ use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, RaftError};
 use openraft::raft::ClientWriteResponse;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 
 use super::entry::Node;
 use super::peers::client::Link;
@@ -32,6 +32,8 @@ use super::{Log, Member};
 
 /// A learner this close to the end of the log becomes a voter: what is in flight under load.
 const CAUGHT_UP_ENTRIES: u64 = 1024;
+/// How long a change waits for another one to end.
+const BUSY_WITHIN: Duration = Duration::from_secs(5);
 /// How long a change may take to be committed before its fate is called unknown.
 const CHANGED_WITHIN: Duration = Duration::from_secs(20);
 /// How long a node that passes a change on waits for the leader: a transfer of leadership may come first.
@@ -193,6 +195,11 @@ impl Membership {
         }
     }
 
+    /// Waits for the end of another change: often it is a learner that becomes a voter.
+    async fn alone(&self) -> Result<MutexGuard<'_, ()>, MembershipError> {
+        tokio::time::timeout(BUSY_WITHIN, self.one.lock()).await.map_err(|_| MembershipError::Busy)
+    }
+
     async fn give_away(&self, to: Option<u64>) -> Result<u64, MembershipError> {
         use super::transfer::TransferError as Error;
         if to == Some(self.me()) {
@@ -208,7 +215,7 @@ impl Membership {
     }
 
     async fn add(&self, id: Option<u64>, address: &str) -> Result<Changed, MembershipError> {
-        let _one = self.one.try_lock().map_err(|_| MembershipError::Busy)?;
+        let _one = self.alone().await?;
         let not = |why: String| MembershipError::NotAddable { address: address.to_owned(), why };
         let found = self.find(id, address).await.map_err(|error| not(error.to_string()))?;
         let (found_id, node) = (found.node_id, found.node);
@@ -262,7 +269,7 @@ impl Membership {
     }
 
     async fn remove(&self, id: u64) -> Result<Changed, MembershipError> {
-        let _one = self.one.try_lock().map_err(|_| MembershipError::Busy)?;
+        let _one = self.alone().await?;
         let (node, voters, close) = self.look(|metrics| {
             let voters: BTreeSet<u64> = metrics.membership_config.voter_ids().collect();
             let node = metrics.membership_config.membership().get_node(&id).cloned();
