@@ -117,7 +117,7 @@ fn not_serving(status: &LogStatus) -> Refusal {
 /// The cluster as one answer shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// The brokers, by id.
+    /// The brokers that are there, by id.
     pub brokers: Vec<Member>,
     /// The leader of everything, −1 if nobody is known to lead.
     pub leader: BrokerId,
@@ -150,19 +150,23 @@ impl View {
                 offline: Vec::new(),
             };
         }
-        let voters = |in_sync: Option<bool>| {
-            let chosen = status.members.iter().filter(|member| {
-                let in_step = member.in_sync || Some(member.node_id) == leader;
-                member.voter && in_sync.is_none_or(|wanted| wanted == in_step)
-            });
-            chosen.map(|member| id(member.node_id)).collect()
+        let in_step = |member: &Member| member.in_sync || Some(member.node_id) == leader;
+        let voters = |in_sync: Option<bool>| -> Vec<BrokerId> {
+            let wanted = |member: &&Member| in_sync.is_none_or(|wanted| wanted == in_step(member));
+            let voters = status.members.iter().filter(|member| member.voter);
+            voters.filter(wanted).map(|member| id(member.node_id)).collect()
         };
+        let (replicas, in_sync) = (voters(None), voters(Some(true)));
+        // A node that is gone is named no more, as Kafka does: sarama asks a coordinator that it knows for as long as it is
+        // named. But all are named by a leader too new to have heard from a quorum, or clients would know one node only.
+        let heard = in_sync.len() > replicas.len() / 2;
+        let named = |member: &&Member| !heard || !member.voter || in_step(member) || member.node_id == status.node_id;
         Self {
-            brokers: status.members.clone(),
+            brokers: status.members.iter().filter(named).cloned().collect(),
             leader: leader.map_or(BrokerId(-1), id),
             leader_epoch,
-            replicas: voters(None),
-            in_sync: voters(Some(true)),
+            replicas,
+            in_sync,
             offline: voters(Some(false)),
         }
     }
@@ -256,11 +260,14 @@ mod tests {
         status.members[2].in_sync = false;
         status.members[4].voter = false;
         let view = view(&status);
-        assert_eq!(view.brokers.len(), 5, "a learner is a broker too");
+        let named = |view: &View| view.brokers.iter().map(|broker| broker.node_id).collect::<Vec<_>>();
+        assert_eq!(named(&view), [1, 2, 4, 5], "a learner is a broker too, a node that is gone is none");
         assert_eq!((view.leader, view.leader_epoch), (BrokerId(2), 5));
         assert_eq!(view.replicas, ids(&[1, 2, 3, 4]));
         assert_eq!(view.in_sync, ids(&[1, 2, 4]), "the leader always is");
         assert_eq!(view.offline, ids(&[3]));
+        status.members.iter_mut().for_each(|member| member.in_sync = false);
+        assert_eq!(named(&self::view(&status)), [1, 2, 3, 4, 5], "nobody was heard yet");
     }
 
     #[test]
