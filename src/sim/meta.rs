@@ -50,7 +50,7 @@ fn every_mutant_is_caught() {
 #[test]
 fn enough_happens() {
     let mut sum = Counts::default();
-    for summary in range(0, 5) {
+    for summary in range(0, 10) {
         sum.committed += summary.counts.committed;
         sum.nothing += summary.counts.nothing;
         sum.lost += summary.counts.lost;
