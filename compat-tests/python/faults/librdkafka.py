@@ -7,6 +7,7 @@ history.py says what the lines mean.
 
 import faulthandler
 import os
+import queue
 import random
 import signal
 import sys
@@ -27,6 +28,8 @@ TOPICS = {
 PHASES = ("PRODUCERS", "PIPES", "CONSUMERS")
 OVER = {phase: threading.Event() for phase in PHASES}
 LOCK = threading.Lock()
+# Handles that hang: destroying one hangs too.
+LEFT = []
 TRIES = 60.0
 PACE = float(os.environ.get("PACE_MS", "10")) / 1000
 
@@ -64,6 +67,31 @@ def common(bootstrap, **more):
     return {"bootstrap.servers": bootstrap} | quick | more
 
 
+class Hung(Exception):
+    """A call of librdkafka did not return, long past the timeout it was given."""
+
+
+def watched(who, call, *arguments, timeout):
+    """The result of a call that gets `timeout` as its last argument. librdkafka can wait past it for ever."""
+    told = queue.SimpleQueue()
+
+    def run():
+        try:
+            told.put((True, call(*arguments, timeout)))
+        except Exception as error:  # pylint: disable=broad-except
+            told.put((False, error))
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        well, result = told.get(timeout=timeout + 30)
+    except queue.Empty:
+        note(who, Hung(call.__name__))
+        raise Hung(call.__name__) from None
+    if well:
+        return result
+    raise result
+
+
 class Transactional:
     """What the transactional clients share."""
 
@@ -83,12 +111,16 @@ class Transactional:
                 )
             )
             try:
-                producer.init_transactions(TRIES)
+                watched(self.name, producer.init_transactions, timeout=TRIES)
                 write("init", self.name)
                 self.transactions(producer)
             except KafkaException as error:
                 note(self.name, error)
                 OVER[self.phase].wait(0.1)
+            except Hung:
+                # What became of the transaction is known: nothing, or unknown if its commit was asked for. The handle is
+                # left as it is, and the next one takes the transactional id over.
+                LEFT.append(producer)
 
     def begin(self, count, group, offsets):
         self.number += 1
@@ -107,7 +139,7 @@ class Transactional:
         end = time.monotonic() + TRIES
         while True:
             try:
-                return producer.send_offsets_to_transaction(offsets, group, 3)
+                return watched(self.name, producer.send_offsets_to_transaction, offsets, group, timeout=3)
             except KafkaException as error:
                 note(self.name, error)
                 if not error.args[0].retriable() or time.monotonic() > end:
@@ -119,7 +151,7 @@ class Transactional:
         end = time.monotonic() + TRIES
         while True:
             try:
-                producer.commit_transaction(10)
+                watched(self.name, producer.commit_transaction, timeout=10)
                 write("committed", self.name, self.number)
                 return "committed"
             except KafkaException as error:
@@ -135,7 +167,7 @@ class Transactional:
     def abort(self, producer, otherwise, error=None):
         told = name_of(error) if error else "wanted"
         try:
-            producer.abort_transaction(TRIES)
+            watched(self.name, producer.abort_transaction, timeout=TRIES)
             write("aborted", self.name, self.number, told)
             return "aborted"
         except KafkaException as fatal:
@@ -393,6 +425,9 @@ def main():
         for thread in threads[phase]:
             thread.join()
         write("done", name, phase)
+    if LEFT:
+        sys.stdout.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":
