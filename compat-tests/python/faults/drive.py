@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from checker import Checker, Final
 from final import FinalReader
 from history import merged
-from nemesis import Cluster, Nemesis
+from nemesis import Cannot, Cluster, Nemesis
 from report import Report
 from workload import Workload
 
@@ -208,6 +208,10 @@ class Run:
                 return reader.read()
             if self.options.nodes < 3:
                 return None
+            with contextlib.suppress(Cannot):
+                self.cluster.call("transfer", node, check=False)
+                if self.cluster.leader() == node:
+                    continue
             if leader:
                 self.cluster.kill(leader)
                 time.sleep(1.5)
