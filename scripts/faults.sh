@@ -54,8 +54,9 @@ finish() {
   local code=$?
   # A second Ctrl-C must not leave namespaces behind.
   trap '' INT TERM
-  "$cluster" --dir "$dir" down >/dev/null || true
-  if [ -n "$keep" ] || [ "$code" != 0 ]; then echo "kept: $dir (seed $seed)" >&2; else rm -rf "$dir"; fi
+  if [ "$code" != 0 ]; then keep=yes; fi
+  "$cluster" --dir "$dir" down ${keep:+--keep} >/dev/null || true
+  if [ -n "$keep" ]; then echo "kept: $dir (seed $seed), with the nodes' disks" >&2; else rm -rf "$dir"; fi
 }
 trap finish EXIT
 trap 'exit 130' INT TERM

@@ -311,7 +311,9 @@ def plain(name, topic, pace, bootstrap, seed):
 
     while not OVER["PRODUCERS"].is_set():
         instance += 1
-        config = {"enable.idempotence": True, "linger.ms": 1, "message.timeout.ms": 15000}
+        # Longer than any fault. When a record times out librdkafka takes a new producer id for all partitions, and sends
+        # under it again what was in flight: written twice if the broker's answer was on its way.
+        config = {"enable.idempotence": True, "linger.ms": 1, "message.timeout.ms": 300000}
         producer = Producer(common(bootstrap, **config))
         try:
             number = 0
