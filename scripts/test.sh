@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that must be green: the gate, the wire tests, every client's compat cases, and the short crash proof.
+# Everything that must be green: the gate, the wire tests, every client's compat cases, the short proofs by crashes and faults.
 # usage: scripts/test.sh            builds what it needs, starts and stops what it needs, on loopback only
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -32,6 +32,7 @@ export KATOMIC_BIN=$PWD/target/release/katomic
 [ -z "${CARGO_TARGET_DIR:-}" ] || KATOMIC_BIN=$CARGO_TARGET_DIR/release/katomic
 stage "wire tests"           cargo test --locked --test wire
 stage "crash proof, 60 s"    scripts/crash.sh --seconds 60 --seed "${CRASH_SEED:-1}"
+stage "real faults, 90 s"    scripts/faults.sh --seconds 90 --seed "${CRASH_SEED:-1}" --patience 120
 stage "compat cases"         compat-tests/run.sh all
 stage "compat, three nodes"  compat-tests/run.sh all --nodes 3 --failover
 
