@@ -154,7 +154,8 @@ mod tests {
         let me = i32::try_from(api.log.status().node_id).unwrap();
         let other = || Some(StrBytes::from_static_str("another"));
         let add = |id| {
-            let request = AddRaftVoterRequest::default().with_voter_id(id).with_timeout_ms(10_000);
+            let request =
+                AddRaftVoterRequest::default().with_cluster_id(None).with_voter_id(id).with_timeout_ms(10_000);
             request.with_listeners(vec![listener(LISTENER, "127.0.0.1").with_port(1)])
         };
         let added = async |request| {
@@ -166,7 +167,7 @@ mod tests {
         assert_eq!(added(add(-3)).await, E::InvalidRequest.code());
         assert_eq!(added(add(9).with_listeners(Vec::new())).await, E::InvalidRequest.code());
         assert_eq!(added(add(9)).await, E::InvalidRequest.code(), "nobody is there");
-        let remove = |id| RemoveRaftVoterRequest::default().with_voter_id(id);
+        let remove = |id| RemoveRaftVoterRequest::default().with_cluster_id(None).with_voter_id(id);
         let removed = async |request| {
             let answer: RemoveRaftVoterResponse = ask(&api, ApiKey::RemoveRaftVoter, &request, 0).await;
             answer.error_code
