@@ -13,11 +13,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-rounds=3 duration=10 warmup=10 crowd=30 exercise=60 settle=60 quick= keep= only=plain,fsync,tuned,tv1,floor,checks,flat
+rounds=3 duration=10 warmup=10 crowd=30 exercise=60 settle=60 fill=500MB quick= keep= only=plain,fsync,tuned,tv1,floor,checks,flat
 while [ $# -gt 0 ]; do
   case $1 in
     --nodes) [ "$2" = 3 ] || { echo "this is the form for three nodes" >&2; exit 2; }; shift ;;
-    --quick) quick=yes rounds=1 duration=4 warmup=3 crowd=6 exercise=10 settle=5 ;;
+    --quick) quick=yes rounds=1 duration=4 warmup=3 crowd=6 exercise=10 settle=5 fill=50MB ;;
     --rounds) rounds=$2; shift ;;
     --duration) duration=$2; shift ;;
     --warmup) warmup=$2; shift ;;
@@ -136,7 +136,7 @@ if wanted plain; then
     pair "plain-worker-$rate" "$warmup" "$kafka" kafka outbox --mode txn --rate "$rate"
   done
   produce_all plain "$kafka" kafka
-  pair plain-consume "$warmup" "$kafka" kafka consume
+  pair plain-consume "$warmup" "$kafka" kafka consume --bytes "$fill"
   say "memory $settle s after the load"
   sleep "$settle"
   mapfile -t kafka_pids < <(cat "$out"/kafka/node-*/pid)
