@@ -27,6 +27,7 @@ stage() { # name, command...
 }
 
 stage "gate (check.sh)"      scripts/check.sh
+stage "simulation, 200 seeds" cargo test --locked --test sim
 stage "release build"        cargo build --locked --release
 export KATOMIC_BIN=$PWD/target/release/katomic
 [ -z "${CARGO_TARGET_DIR:-}" ] || KATOMIC_BIN=$CARGO_TARGET_DIR/release/katomic

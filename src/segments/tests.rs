@@ -177,8 +177,8 @@ impl World {
 
     /// Where a log starts for a reader at that index.
     fn start(&self, of: TopicPartition, visible: LogIndex) -> i64 {
-        let starts = self.starts.get(&of).into_iter().flatten();
-        starts.filter(|(index, _)| *index <= visible).next_back().map_or(0, |(_, start)| *start)
+        let mut starts = self.starts.get(&of).into_iter().flatten();
+        starts.rfind(|(index, _)| *index <= visible).map_or(0, |(_, start)| *start)
     }
 
     /// Gives a topic the settings of this moment.

@@ -229,7 +229,7 @@ fn offsets_are_true_or_refused_while_the_leader_dies() {
     let epoch = cluster.metadata(leader, Some(&topic)).unwrap().topics[0].partitions[0].leader_epoch;
     cluster.kill(leader);
     let rest: Vec<usize> = (1..=3).filter(|node| *node != leader).collect();
-    let mut epochs = vec![epoch; 4];
+    let mut epochs = [epoch; 4];
     let mut told = [false; 3];
     until("a new leader tells all offsets", || {
         for node in &rest {
