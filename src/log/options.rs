@@ -46,7 +46,7 @@ pub struct LogOptions {
     pub catch_up_bytes_per_second: u64,
     /// Threads of Raft's runtime, at least 3.
     pub raft_threads: usize,
-    /// Shows how far the replay is, while [`Log::open`] has not returned yet.
+    /// Shows how far the replay is, while [`Log::open`](super::Log::open) has not returned yet.
     pub progress: Arc<ReplayProgress>,
 }
 

@@ -9,7 +9,7 @@
 //!   believes in flight.
 //! - A proposal carries the term it was decided in; its end is told only to the leader of that same term.
 //! - A proposal's deadline passes → its fate is unknown, and it stays counted until it ends or the term does.
-//! - What may be answered is looked at after the decision: [`answers`]. [`timing`]: deadlines. [`parting`]: a planned transfer.
+//! - What may be answered is looked at after the decision: `answers`. `timing`: deadlines. `parting`: a planned transfer.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::IntoFuture;

@@ -4,7 +4,7 @@
 //! - [`Action::Reply`](crate::leader::Action): a lease. `ReplyApplied`: nothing. `ReplyConfirmed`: that a quorum accepts
 //!   something sent after the decision.
 //! - Whatever waits here is given up with the refusal when the term ends, or when no quorum has been heard for
-//!   [`LOST_MS`](super::super::lease::LOST_MS). Then nothing is decided any more either, until the lease is back: the term
+//!   [`LOST_MS`]. Then nothing is decided any more either, until the lease is back: the term
 //!   is still this node's, and so are its stages.
 
 use std::sync::Arc;
