@@ -33,7 +33,6 @@ impl Broker {
             return broker;
         }
         let dir = tempfile::tempdir().unwrap();
-        let port = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let (addr, admin, rpc) = (port(), port(), port());
         let node = Command::new(env!("CARGO_BIN_EXE_katomic"))
             .args(["serve", "--kafka-addr", &addr, "--admin-addr", &admin, "--rpc-addr", &rpc, "--data-dir"])
@@ -54,7 +53,6 @@ impl Broker {
         let Some((node, dir)) = &mut self.started else { return false };
         node.kill().unwrap();
         node.wait().unwrap();
-        let port = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         *node = Command::new(env!("CARGO_BIN_EXE_katomic"))
             .args(["serve", "--kafka-addr", &self.addr, "--admin-addr", &port(), "--rpc-addr", &port(), "--data-dir"])
             .arg(dir.path().join("data"))
@@ -174,6 +172,19 @@ impl Drop for Broker {
                 let log = std::fs::read_to_string(dir.path().join("log"));
                 eprintln!("--- the node's log\n{}", log.unwrap_or_default());
             }
+        }
+    }
+}
+
+/// A free address that nobody else here takes meanwhile: each is given once, below the ports that the system gives to
+/// connections and to whoever asks for any.
+pub fn port() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id().wrapping_mul(101).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let addr = format!("127.0.0.1:{}", 10_000 + number % 20_000);
+        if TcpListener::bind(&addr).is_ok() {
+            return addr;
         }
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! Against a broker that runs (`BOOTSTRAP`) there are no three nodes to kill, and nothing here runs.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
 use kafka_protocol::messages as m;
 use kafka_protocol::messages::{BrokerId, GroupId, TopicName};
 use kafka_protocol::protocol::StrBytes;
 
-use super::client::{Client, NOBODY, batch, fresh, records_of, until};
+use super::client::{Client, NOBODY, batch, fresh, port, records_of, until};
 
 const NOT_LEADER: i16 = 6;
 const LOADING: i16 = 14;
@@ -29,10 +29,7 @@ impl Cluster {
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
-        // Held together, so that no port is given twice.
-        let ports: Vec<_> = (0..9).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let addrs: Vec<String> = ports.iter().map(|port| port.local_addr().unwrap().to_string()).collect();
-        drop(ports);
+        let addrs: Vec<String> = (0..9).map(|_| port()).collect();
         let seeds = addrs[3..6].join(",");
         let node = |at: usize| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_katomic"));
