@@ -110,7 +110,8 @@ impl Leader {
             Purpose::ProducerId(token) | Purpose::Topics(token) | Purpose::Records(token) | Purpose::Configs(token) => {
                 turn.reply(token, Response::Refused(Refusal::NotLeader));
             }
-            Purpose::LateOffsetCommit(_) | Purpose::Nothing => {}
+            Purpose::LateOffsetCommit(group) => self.offset_commit_settled(turn, &group, ticket, None),
+            Purpose::Nothing => {}
         }
     }
 
@@ -122,7 +123,7 @@ impl Leader {
             Purpose::Begin(id) => self.begin_unknown(turn, id, ticket),
             Purpose::Chunk(id) => self.chunk_unknown(turn, id),
             Purpose::OffsetCommit(_, group, _) => {
-                self.offset_commit_settled(turn, group, ticket, None);
+                self.offset_commit_unknown(turn, group, ticket);
                 self.proposals.put_back(ticket, Purpose::LateOffsetCommit(group.clone()));
             }
             Purpose::ProducerId(_) | Purpose::Topics(_) | Purpose::Records(_) | Purpose::Configs(_) => {}

@@ -52,6 +52,9 @@ impl Leader {
         if !self.is_in_time(id, asked) {
             return turn.reply(token, Response::Close);
         }
+        if request.commit && self.awaits_unknown_commit(id) {
+            return turn.reply(token, Response::Refused(Refusal::FateUnknown));
+        }
         if request.commit && (self.chunk_if_large(turn, id) || self.awaits_commit(id)) {
             // The commit carries what no chunk holds: it waits until that fits into one entry. And it tells which plain
             // commits its offsets are newer than: it waits until their indexes are known.

@@ -20,6 +20,8 @@ use crate::types::{LogIndex, Refusal, TopicPartition};
 #[derive(Debug, Default)]
 pub(super) struct Commits {
     in_flight: BTreeMap<Arc<str>, BTreeSet<Ticket>>,
+    /// Those of them whose fate is unknown: an EndTxn that would have to wait for one is refused instead.
+    unknown: BTreeSet<Ticket>,
     /// Transactional ids whose EndTxn waits for one of that group. One EndTxn for each id at the most.
     waiting: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
 }
@@ -61,7 +63,19 @@ impl Leader {
         self.commits.in_flight.entry(group).or_default().insert(ticket);
     }
 
-    /// An OffsetCommit's fate is known, or nobody waits for it any more. Offsets staged after it was proposed are newer
+    /// An OffsetCommit may still be applied, and nobody can tell when. It stays in the way of EndTxns that are newer than it,
+    /// or one of them could overtake it and lose its offsets to it (T21); those that waited are told to ask again.
+    pub(super) fn offset_commit_unknown(&mut self, turn: &mut Turn<'_>, group: &Arc<str>, ticket: Ticket) {
+        self.commits.unknown.insert(ticket);
+        for id in self.commits.waiting.remove(group).into_iter().flatten() {
+            if let Some(transaction) = self.transactions.by_id.get_mut(&id) {
+                transaction.awaits_commit = false;
+            }
+            self.refuse_queue(turn, &id, Refusal::FateUnknown);
+        }
+    }
+
+    /// An OffsetCommit's fate is known. Offsets staged after it was proposed are newer
     /// than it, though its index was not known then (T21). EndTxns that waited for it go on.
     pub(super) fn offset_commit_settled(
         &mut self,
@@ -70,6 +84,7 @@ impl Leader {
         ticket: Ticket,
         applied: Option<LogIndex>,
     ) {
+        self.commits.unknown.remove(&ticket);
         if let Some(tickets) = self.commits.in_flight.get_mut(group) {
             tickets.remove(&ticket);
             if tickets.is_empty() {
@@ -91,6 +106,19 @@ impl Leader {
             }
             self.run_queue(turn, &id);
         }
+    }
+
+    /// Whether a plain commit of unknown fate is older than an offset this stage holds for its group.
+    pub(super) fn awaits_unknown_commit(&self, id: &str) -> bool {
+        if self.commits.unknown.is_empty() {
+            return false;
+        }
+        let Some(stage) = self.transactions.by_id.get(id).and_then(Transaction::live) else { return false };
+        let older = |group: &Arc<str>, offset: &StagedOffset| {
+            let tickets = self.commits.in_flight.get(group).into_iter().flatten();
+            tickets.filter(|ticket| self.commits.unknown.contains(ticket)).any(|ticket| offset.after >= *ticket)
+        };
+        stage.offsets.iter().any(|(group, offsets)| offsets.values().any(|offset| older(group, offset)))
     }
 
     /// Whether a plain commit in flight is older than an offset this stage holds for its group: the EndTxn waits for it.

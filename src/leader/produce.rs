@@ -16,6 +16,8 @@ use crate::types::{RecordBatch, Refusal, TopicPartition};
 pub(super) struct ProduceCall {
     parts: Vec<Option<Result<Acked, Refusal>>>,
     missing: usize,
+    /// A part was applied: this node led when it decided the others.
+    proved: bool,
 }
 
 /// Whether a batch can be stored at that partition at all.
@@ -54,7 +56,7 @@ impl Leader {
         if missing == 0 {
             return turn.reply(token, Response::Produced(parts.into_iter().flatten().collect()));
         }
-        self.calls.insert(token, ProduceCall { parts, missing });
+        self.calls.insert(token, ProduceCall { parts, missing, proved: false });
         self.propose_split(turn, token, proposed);
     }
 
@@ -108,6 +110,9 @@ impl Leader {
         self.count_fenced(results.iter());
         for (waiters, result) in slots.into_iter().zip(results) {
             for (token, part) in waiters {
+                if let Some(call) = self.calls.get_mut(&token) {
+                    call.proved = true;
+                }
                 self.resolve(turn, token, part, result.map(Acked::Written));
             }
         }
@@ -139,7 +144,9 @@ impl Leader {
         if call.missing == 0
             && let Some(call) = self.calls.remove(&token)
         {
-            turn.reply_applied(token, Response::Produced(call.parts.into_iter().flatten().collect()));
+            let response = Response::Produced(call.parts.into_iter().flatten().collect());
+            // A refusal that was decided here is true only of the leader, whatever became of the other parts.
+            if call.proved { turn.reply_applied(token, response) } else { turn.reply(token, response) }
         }
     }
 
