@@ -65,11 +65,29 @@ struct Transfer {
     cancelled: AtomicBool,
 }
 
+impl Transfer {
+    fn end(&self, how: Result<(), String>) {
+        let mut state = self.state.lock();
+        (state.ended, state.moved) = (Some(how), Instant::now());
+    }
+}
+
+/// Ends a transfer whose thread panics: without an end no other would begin.
+struct Ending(Arc<Transfer>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if self.0.state.lock().ended.is_none() {
+            self.0.end(Err("the thread that pulled it panicked".to_owned()));
+        }
+    }
+}
+
 struct State {
     vote: Vote,
     progress: TransferProgress,
     moved: Instant,
-    ended: Option<Result<Vote, String>>,
+    ended: Option<Result<(), String>>,
 }
 
 /// The receiving side of a node.
@@ -154,9 +172,12 @@ impl CatchUp {
                     return Offered::Pulling(state.progress.done, state.progress.total);
                 }
                 None => transfer.cancelled.store(true, Ordering::Relaxed),
-                Some(Ok(vote)) if same => return installed(vote),
-                Some(Err(why)) if same => {
-                    let why = why.clone();
+                // Raft's metrics, which say that it is installed, may be a moment late.
+                Some(Ok(())) if same && state.moved.elapsed() < MOVING_WITHIN => {
+                    return Offered::Pulling(state.progress.done, state.progress.total);
+                }
+                Some(ended) if same => {
+                    let why = ended.clone().err().unwrap_or_else(|| "Raft does not have what was installed".to_owned());
                     drop(state);
                     *current = None;
                     return Offered::Failed(why);
@@ -189,15 +210,16 @@ impl CatchUp {
             if let Some(previous) = previous {
                 let _ = previous.join();
             }
+            let ending = Ending(puller.transfer.clone());
             let ended = puller.run(&runtime);
             if let Err(why) = &ended {
                 tracing::warn!(why, "catching up was interrupted; what is here stays");
             }
-            puller.transfer.state.lock().ended = Some(ended);
+            ending.0.end(ended);
         });
         match started {
             Ok(started) => *thread = Some(started),
-            Err(error) => transfer.state.lock().ended = Some(Err(error.to_string())),
+            Err(error) => transfer.end(Err(error.to_string())),
         }
     }
 
@@ -231,7 +253,7 @@ struct Puller {
 }
 
 impl Puller {
-    fn run(&self, runtime: &Handle) -> Result<Vote, String> {
+    fn run(&self, runtime: &Handle) -> Result<(), String> {
         let started = Instant::now();
         let offer = self.transfer.offer;
         tracing::info!(index = offer.index.0, from = self.transfer.source.0, "pulling a checkpoint to catch up");
@@ -244,6 +266,10 @@ impl Puller {
         let vote = self.transfer.state.lock().vote;
         let response = runtime.block_on(self.raft.install_full_snapshot(vote, snapshot));
         let response = response.map_err(|error| error.to_string())?;
+        if response.vote != vote {
+            // Openraft answers a refused snapshot with the vote that it follows, and no error.
+            return Err(format!("the offer's vote {vote} is not the one followed, {}", response.vote));
+        }
         let (install_ms, pull_ms) = ((started.elapsed() - pulled).as_millis() as u64, pulled.as_millis() as u64);
         tracing::info!(
             index = offer.index.0,
@@ -252,7 +278,7 @@ impl Puller {
             install_ms,
             "caught up with a checkpoint; the log does the rest"
         );
-        Ok(response.vote)
+        Ok(())
     }
 
     fn pull(&self, runtime: &Handle) -> Result<(Staged, TransferProgress), String> {
@@ -270,14 +296,8 @@ impl Puller {
                 Ok(Some(piece)) => {
                     pace.take(piece.bytes.len());
                     counter.increment(piece.bytes.len() as u64);
-                    match incoming.got(&asked, &piece) {
-                        Ok(()) => still = Instant::now(),
-                        Err(SegmentError::Damaged { path, what, .. }) if link.is_some() && asked.want.bytes => {
-                            tracing::warn!(path = %path.display(), what, "asking again");
-                            incoming.lost(asked);
-                        }
-                        Err(error) => return Err(failed(error)),
-                    }
+                    incoming.got(&asked, &piece).map_err(failed)?;
+                    still = Instant::now();
                 }
                 Ok(None) => return Err("the other node does not hold that checkpoint any more".to_owned()),
                 Err(error) => {
@@ -310,7 +330,10 @@ impl Puller {
             None => link.insert(Link::open(self.peers.clone(), Some(*source), address, Class::Bulk).await?),
         };
         match link.ask(&Ask::Piece(asked.want), None, PIECE_WITHIN).await? {
-            (Answer::Piece { crc }, bytes) => Ok(Some(Piece { crc, bytes })),
+            (Answer::Piece { crc }, bytes) => {
+                let piece = Piece { crc, bytes };
+                if piece.answers(&asked.want) { Ok(Some(piece)) } else { Err(io::Error::other("a piece came damaged")) }
+            }
             (Answer::NotHeld, _) => Ok(None),
             (Answer::No(why), _) => Err(io::Error::other(why)),
             (other, _) => Err(io::Error::other(format!("{other:?} to a question for a piece"))),

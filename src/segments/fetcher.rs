@@ -82,6 +82,8 @@ struct Plan {
     asked: u64,
     /// Bytes in place.
     done: u64,
+    /// It was complete and wrong once.
+    repeated: bool,
     file: Option<Arc<dyn File>>,
 }
 
@@ -210,11 +212,12 @@ impl Incoming {
     /// Takes an answer.
     ///
     /// # Errors
-    /// If it is damaged (ask again: [`Incoming::lost`]), or a file cannot be written.
+    /// If it does not answer the question ([`Piece::answers`]), what it completes is not what was offered, or a file
+    /// cannot be written. This is of no use any more then.
     pub fn got(&mut self, asked: &Asked, piece: &Piece) -> Result<(), SegmentError> {
         let want = &asked.want;
         let len = u64::from(want.len);
-        if want.bytes && (piece.bytes.len() as u64 != len || crc32c::crc32c(&piece.bytes) != piece.crc) {
+        if !piece.answers(want) {
             let (path, what) = (self.path(), "a piece came damaged".to_owned());
             return Err(SegmentError::Damaged { path, position: want.position, what });
         }
@@ -250,8 +253,12 @@ impl Incoming {
         let wrong = plan.done == plan.len && !plan.complete(&file)?;
         if wrong {
             // An index that is not what the manifest says: once more from the start.
+            if plan.repeated {
+                let what = "the other node's index is not what its manifest says".to_owned();
+                return Err(SegmentError::Damaged { path: plan.path.clone(), position: 0, what });
+            }
             self.progress.done -= plan.len;
-            (plan.asked, plan.done, plan.seed) = (0, 0, Seed::Nothing);
+            (plan.asked, plan.done, plan.seed, plan.repeated) = (0, 0, Seed::Nothing, true);
             self.next = self.next.min(asked.plan);
         }
         Ok(())
@@ -341,7 +348,19 @@ impl Incoming {
                 };
             }
             let base = segment.base;
-            plans.push(Plan { of, base, kind, path, len, derived, seed, asked: 0, done: 0, file: None });
+            plans.push(Plan {
+                of,
+                base,
+                kind,
+                path,
+                len,
+                derived,
+                seed,
+                asked: 0,
+                done: 0,
+                repeated: false,
+                file: None,
+            });
         }
         Ok(())
     }

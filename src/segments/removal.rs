@@ -4,7 +4,7 @@
 //! durable. After that it stays for as long as a reader has an index at which it was there. A power cut in between
 //! leaves files that no manifest names; start-up removes those.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::Shared;
 use super::segment::Kind;
 use super::tail::Partition;
-use crate::types::LogIndex;
+use crate::types::{LogIndex, TopicId, TopicPartition};
 
 /// Files that no manifest will name any more.
 pub(super) enum Gone {
@@ -30,9 +30,16 @@ pub(super) struct Removals {
     /// What it does not name.
     unnamed: VecDeque<(LogIndex, Gone)>,
     /// Files of segments that a received checkpoint put others in the place of; the manifest before it may name them.
-    leftovers: Vec<PathBuf>,
+    leftovers: Vec<Leftover>,
     /// The same, once no manifest does.
-    unnamed_leftovers: Vec<PathBuf>,
+    unnamed_leftovers: Vec<Leftover>,
+}
+
+/// A file in the live folder of a partition: its path means it only until the topic is deleted.
+struct Leftover {
+    of: TopicPartition,
+    base: i64,
+    path: PathBuf,
 }
 
 impl Removals {
@@ -42,8 +49,24 @@ impl Removals {
     }
 
     /// Files that the checkpoint just received has no use for.
-    pub(super) fn note_leftover(&mut self, path: PathBuf) {
-        self.leftovers.push(path);
+    pub(super) fn note_leftover(&mut self, of: TopicPartition, base: i64, path: PathBuf) {
+        self.leftovers.push(Leftover { of, base, path });
+    }
+
+    /// The topic's folders are renamed, and go as a whole: the old paths may soon be another topic's files.
+    pub(super) fn forget_leftovers(&mut self, topic: TopicId) {
+        self.leftovers.retain(|leftover| leftover.of.topic != topic);
+        self.unnamed_leftovers.retain(|leftover| leftover.of.topic != topic);
+    }
+
+    /// These partitions were replaced by what a checkpoint says of them; their dropped segments are leftovers from now on.
+    pub(super) fn forget_segments_of(&mut self, replaced: &BTreeMap<TopicPartition, Arc<Partition>>) {
+        let stays = |(_, gone): &(LogIndex, Gone)| match gone {
+            Gone::Segment(partition, _) => !replaced.contains_key(&partition.id),
+            Gone::Partition(_) => true,
+        };
+        self.named.retain(stays);
+        self.unnamed.retain(stays);
     }
 
     /// The newest manifest names nothing of what was noted.
@@ -59,8 +82,9 @@ impl Removals {
         if none || shared.transfers.hold_files() {
             return Ok(());
         }
-        for path in self.unnamed_leftovers.drain(..) {
+        for Leftover { of, base, path } in self.unnamed_leftovers.drain(..) {
             remove_file(shared, &path)?;
+            shared.files.forget_segment(of, base);
         }
         while let Some((index, _)) = self.unnamed.front() {
             if shared.pins.least().is_none_or(|least| least < *index) {

@@ -67,6 +67,13 @@ pub struct Piece {
     pub bytes: Bytes,
 }
 
+impl Piece {
+    /// Whether it came as it was sent, and is as long as what was asked for.
+    pub fn answers(&self, want: &Want) -> bool {
+        !want.bytes || (self.bytes.len() == want.len as usize && crc32c::crc32c(&self.bytes) == self.crc)
+    }
+}
+
 /// Why there is no piece.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {

@@ -332,6 +332,7 @@ impl Writer {
             partition.files.lock().deleted = true;
             self.removals.note(index, Gone::Partition(partition));
         }
+        self.removals.forget_leftovers(topic);
         self.rolls.remove(&topic);
         Ok(())
     }

@@ -47,6 +47,7 @@ fn catch_up(source: &World, target: &mut World, applied: usize) {
     target.segments.publish(source.last_index());
     target.log = source.log.clone();
     target.expected = source.expected.clone();
+    target.starts = source.starts.clone();
     target.flush();
 }
 
@@ -250,4 +251,95 @@ fn readers_of_an_earlier_index_see_nothing_of_what_was_installed() {
     let bounds = target.segments.bounds(partition(1, 0), pin.visible().unwrap());
     assert!(matches!(bounds, Err(SegmentError::UnknownPartition)));
     assert!(target.segments.bounds(partition(1, 0), target.segments.visible().unwrap()).is_ok());
+}
+
+#[test]
+fn a_topic_made_again_after_an_installation_keeps_its_files() {
+    // The leader's log starts in the middle, or has no segment left; the target had begun to remove them itself, or not.
+    for (start, noted) in [(6, false), (6, true), (18, false), (18, true)] {
+        let mut leader = World::new(16);
+        leader.create(1, "topic", 1);
+        (0..9).for_each(|n| leader.append(partition(1, 0), opaque(2, 900, n)));
+        let before = leader.log.len();
+        leader.trim(partition(1, 0), start);
+        let behind_at = if noted { leader.log.len() } else { before };
+        leader.create(9, "other", 1);
+        leader.checkpoint().unwrap();
+        let mut target = behind(&leader, 17, before);
+        target.checkpoint().unwrap();
+        for step in &leader.log[before..behind_at] {
+            follow(&target.segments, step);
+        }
+        target.flush();
+        let (staged, _) = receive(&leader, &target);
+        install(&mut target, staged).unwrap();
+        let at = leader.log.len();
+        leader.delete(1);
+        leader.create(2, "topic", 1);
+        leader.append(partition(2, 0), opaque(1, 40, 7));
+        catch_up(&leader, &mut target, at);
+        let live = Path::new("/segments/topic-0/00000000000000000000.log");
+        assert_eq!(content(&target.disk, live).len(), 61 + 40, "{start} {noted}");
+        target.checkpoint().unwrap();
+        let paths: Vec<_> = files(&target.disk).into_keys().collect();
+        assert_eq!(paths, [live.display().to_string()], "{start} {noted}");
+        let disk = target.disk.crash();
+        target.reopen(disk).assert_reads_as_expected();
+    }
+}
+
+#[test]
+fn segments_that_an_installation_left_over_go_with_the_next_checkpoint() {
+    let mut leader = World::new(18);
+    leader.create(1, "topic", 1);
+    (0..9).for_each(|n| leader.append(partition(1, 0), opaque(2, 900, n)));
+    let mut target = behind(&leader, 19, leader.log.len());
+    target.checkpoint().unwrap();
+    leader.trim(partition(1, 0), 8);
+    let at = leader.log.len();
+    follow(&target.segments, &leader.log[at - 1]);
+    leader.create(9, "other", 1);
+    leader.checkpoint().unwrap();
+    let (staged, _) = receive(&leader, &target);
+    install(&mut target, staged).unwrap();
+    catch_up(&leader, &mut target, leader.log.len());
+    let first = Path::new("/segments/topic-0/00000000000000000000.log");
+    assert!(target.disk.open(first, false).is_ok(), "it is there until then");
+    assert_same_after_cleanup(&leader, &target);
+}
+
+#[test]
+fn a_manifest_that_does_not_decode_is_an_error_though_its_pieces_are_right() {
+    let (leader, _) = source(20);
+    leader.checkpoint().unwrap();
+    let target = World::new(21);
+    let mut incoming = Incoming::begin(target.segments.clone(), leader.segments.offer().unwrap()).unwrap();
+    let asked = incoming.wants().unwrap();
+    let mut piece = leader.segments.piece(&asked.want).unwrap();
+    assert_eq!(piece.bytes.len() as u64, incoming.offer().manifest_bytes, "it is one piece");
+    piece.bytes = vec![7; piece.bytes.len()].into();
+    assert!(!piece.answers(&asked.want));
+    piece.crc = crc32c::crc32c(&piece.bytes);
+    assert!(piece.answers(&asked.want));
+    assert!(matches!(incoming.got(&asked, &piece), Err(SegmentError::Damaged { .. })));
+}
+
+#[test]
+fn an_index_that_stays_wrong_ends_the_transfer() {
+    let (leader, _) = source(22);
+    leader.checkpoint().unwrap();
+    let target = World::new(23);
+    let index = files(&leader.disk).into_keys().find(|path| path.ends_with(".timeindex")).expect("one was sealed");
+    leader.disk.damage(Path::new(&index), 3, 0xff);
+    let mut incoming = Incoming::begin(target.segments.clone(), leader.segments.offer().unwrap()).unwrap();
+    let mut ended = None;
+    for _ in 0..1_000 {
+        let Some(asked) = incoming.wants() else { break };
+        let piece = leader.segments.piece(&asked.want).expect("it is held");
+        ended = incoming.got(&asked, &piece).err();
+        if ended.is_some() {
+            break;
+        }
+    }
+    assert!(matches!(ended, Some(SegmentError::Damaged { .. })), "{ended:?}");
 }

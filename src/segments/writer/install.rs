@@ -110,10 +110,11 @@ impl Writer {
             let path = folder.join(file_name(file.base, file.kind));
             disk.rename(&file.path, &path).map_err(failed(path.clone()))?;
         }
-        for folder in folders {
-            disk.sync_dir(&folder).map_err(failed(folder.clone()))?;
+        for folder in &folders {
+            disk.sync_dir(folder).map_err(failed(folder.clone()))?;
         }
-        Ok(())
+        // Some may be new: the manifest must not outlive their names.
+        if folders.is_empty() { Ok(()) } else { self.sync_root() }
     }
 
     /// Removes `incoming/`: installed, or of no use any more.
@@ -146,8 +147,13 @@ impl Writer {
             self.note_leftovers(id, &entry.segments);
             // Who reads at an earlier index must not see a part of what this brings.
             let bounds = (entry.log_start.0, entry.end.0);
-            partitions.insert(id, Arc::new(Partition::new(id, name, index, bounds, entry.segments.clone())));
+            let partition = Partition::new(id, name, index, bounds, entry.segments.clone());
+            // The folder is there even if the checkpoint has no segment for it: a deletion must rename it.
+            let had_folder = self.partitions.get(&id).is_some_and(|own| own.files.lock().folder);
+            partition.files.lock().folder |= had_folder;
+            partitions.insert(id, Arc::new(partition));
         }
+        self.removals.forget_segments_of(&partitions);
         let topics = &staged.manifest.topics;
         self.rolls = topics.iter().map(|topic| (topic.id, topic.roll)).collect();
         self.bounds = partitions.iter().map(|(id, partition)| (*id, super::bounds_of(partition))).collect();
@@ -163,15 +169,13 @@ impl Writer {
     /// Files of a partition that stays, of segments that the new manifest does not name.
     fn note_leftovers(&mut self, id: TopicPartition, named: &[Segment]) {
         let Some(partition) = self.partitions.get(&id) else { return };
-        let mut leftovers = Vec::new();
         let bases: BTreeSet<i64> = named.iter().map(|segment| segment.base).collect();
         let own: Vec<i64> = partition.files.lock().segments.iter().map(|segment| segment.base).collect();
         for base in own.into_iter().filter(|base| !bases.contains(base)) {
             for kind in Kind::ALL {
-                leftovers.push(self.files().path(partition, base, kind));
+                self.removals.note_leftover(id, base, self.shared.files.path(partition, base, kind));
             }
         }
-        leftovers.into_iter().for_each(|path| self.removals.note_leftover(path));
     }
 }
 
