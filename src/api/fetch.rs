@@ -65,8 +65,8 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
     }
     let standing = call.api.cluster.standing();
     let rack = if version >= RACKS { request.rack_id.as_str() } else { "" };
-    // Clients of a proxy were sent to no follower.
-    let reads_here = !rack.is_empty() && !call.api.settings.proxy;
+    // Clients of a proxy, be it this node or another one, were sent to no follower.
+    let reads_here = !rack.is_empty() && call.api.names_leaders();
     let mut form = Form {
         version,
         read_committed: request.isolation_level == 1,
@@ -138,7 +138,7 @@ struct Form {
 
 /// The follower that a consumer in `rack` is sent to, if any.
 fn redirect(api: &Api, standing: Standing, rack: &str) -> Option<BrokerId> {
-    let chosen = api.settings.rack_aware_reads && !api.settings.proxy && !rack.is_empty();
+    let chosen = api.settings.rack_aware_reads && api.names_leaders() && !rack.is_empty();
     if chosen && matches!(standing, Standing::Leads(_)) { preferred_replica(&api.cluster.status(), rack) } else { None }
 }
 

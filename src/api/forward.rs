@@ -58,6 +58,10 @@ pub fn to_leader(api: &Api, caller: &Arc<Caller>, row: &'static ApiRow, frame: &
             }
             Err(error) => tracing::debug!(api = row.name, leader = leader.node_id, %error, "not passed on"),
         }
+        // The leader may have done it, and this node, which leads by now, would do it again: the client asks anew.
+        if api.cluster.serving().is_ok() {
+            return None;
+        }
         // This node's own answer is the error that says so.
         let own = (row.handler)(Call { api: &api, caller: &mut caller, version, body }).ok()?;
         finished(own).await

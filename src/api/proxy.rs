@@ -90,10 +90,17 @@ pub fn pass_on(api: &Api, caller: &Caller, frame: &Frame) -> Option<Called> {
     }
     let Some(upstream) = api.link.upstream(&status, caller) else { return closed() };
     let Some(written) = upstream.send(frame.bytes.clone()) else { return closed() };
-    if expects_no_answer(frame) {
-        return called(Reply::Silent(Box::pin(async move { written.await.is_ok() })));
-    }
     let (cluster, leader, term) = (api.cluster.clone(), status.leader.unwrap_or_default(), status.term);
+    if expects_no_answer(frame) {
+        // A host that vanished takes no more bytes, and does not say so.
+        return called(Reply::Silent(Box::pin(async move {
+            tokio::select! {
+                biased;
+                written = written => written.is_ok(),
+                () = cluster.led_otherwise(leader, term) => false,
+            }
+        })));
+    }
     let (key, version, correlation_id) = (APIS[frame.row].key, frame.version, frame.correlation_id);
     let view = (key == ApiKey::Metadata).then(|| api.cluster.view_of(&status));
     called(Reply::later(async move {

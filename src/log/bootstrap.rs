@@ -3,12 +3,14 @@
 //! - All seeds must answer, be empty, have different node ids and the same list of seeds. Then the one with the lowest id
 //!   founds the cluster: it draws the cluster id, notes it durably, invites the others, and forms the cluster once all of
 //!   them have noted it durably. So a node that is alone, or was given a wrong list, founds nothing.
-//! - If a seed has a cluster already, this node takes its id and waits to be added. If that cluster counts this node id
-//!   among its members, the directory that it voted with is lost: it must not vote again, and is refused.
+//! - If a seed has a cluster already, this node takes its id and waits to be added, once a majority of the newest voters
+//!   that any answer lists have answered, those that are no seeds too. If any of them counts this node id among its
+//!   members, the directory that it voted with is lost: it must not vote again, and is refused. A single answer would not
+//!   do: it may be older than this node's membership. No newer list can have been committed without that majority.
 //!
 //! The note (`node.json`) says which of these happened, so that a restart, with whatever seeds, goes on where it was.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use tokio::sync::Notify;
 use super::entry::Node;
 use super::identity::{Identity, IdentityError, Role};
 use super::peers::client::{Link, greet};
-use super::peers::message::{self, Answer, Ask, Class, Discovered, Founding, Hello, Standing};
+use super::peers::message::{self, Answer, Ask, Class, Discovered, Founding, Hello, Members, Standing};
 use super::peers::{ANSWER_WITHIN, Peers, frame, server};
 use crate::disk::Disk;
 
@@ -125,8 +127,16 @@ impl Seeker<'_> {
     }
 
     async fn ask_all(&self) -> Vec<(String, io::Result<Discovered>)> {
-        let asks = self.seeds.iter().map(|seed| async { (seed.clone(), self.discover(seed).await) });
-        futures_util::future::join_all(asks).await
+        let ask = |seed: String| async move {
+            let answer = self.discover(&seed).await;
+            (seed, answer)
+        };
+        let mut answers = futures_util::future::join_all(self.seeds.iter().cloned().map(ask)).await;
+        let mut more: BTreeSet<String> =
+            formed(&answers).flat_map(|(.., members)| members.nodes.values()).cloned().collect();
+        more.retain(|address| !self.seeds.contains(address));
+        answers.extend(futures_util::future::join_all(more.into_iter().map(ask)).await);
+        answers
     }
 
     async fn discover(&self, address: &str) -> io::Result<Discovered> {
@@ -143,14 +153,14 @@ impl Seeker<'_> {
     }
 
     fn judge(&self, process: [u8; 16], asked: Vec<(String, io::Result<Discovered>)>) -> Verdict {
+        if let Some(verdict) = self.existing(&asked) {
+            return verdict;
+        }
         let mut missing = Vec::new();
         let mut empty = Vec::new();
         for (seed, answer) in asked {
             match answer {
                 Err(error) => missing.push(format!("{seed}: {error}")),
-                Ok(Discovered { standing: Standing::Formed(cluster, members), .. }) => {
-                    return self.existing(&seed, cluster, &members);
-                }
                 Ok(Discovered { node_id, process: its, .. }) if node_id == self.node_id && its != process => {
                     return Verdict::Refuse(format!(
                         "{seed} has node id {node_id} as well: every node needs an id of its own (--node-id)"
@@ -158,6 +168,9 @@ impl Seeker<'_> {
                 }
                 Ok(Discovered { standing: Standing::Invited(cluster), .. }) => {
                     missing.push(format!("{seed} is being invited to cluster {}", uuid::Uuid::from_bytes(cluster)));
+                }
+                Ok(Discovered { standing: Standing::Removed(cluster) | Standing::Formed(cluster, _), .. }) => {
+                    missing.push(format!("{seed} was removed from cluster {}", uuid::Uuid::from_bytes(cluster)));
                 }
                 Ok(discovered) => empty.push((seed, discovered)),
             }
@@ -187,20 +200,54 @@ impl Seeker<'_> {
         }
     }
 
-    fn existing(&self, seed: &str, cluster: [u8; 16], members: &[u64]) -> Verdict {
-        let name = uuid::Uuid::from_bytes(cluster);
-        if self.cluster_id.is_some_and(|mine| mine != cluster) {
-            return Verdict::Refuse(format!("{seed} belongs to cluster {name}, which is not the one asked for"));
+    /// What the nodes that have a cluster say; None if none has.
+    fn existing(&self, asked: &[(String, io::Result<Discovered>)]) -> Option<Verdict> {
+        let mut newest: Option<(&str, [u8; 16], &Members)> = None;
+        let mut answered = BTreeSet::new();
+        for (seed, node, cluster, members) in formed(asked) {
+            let name = uuid::Uuid::from_bytes(cluster);
+            if self.cluster_id.is_some_and(|mine| mine != cluster) {
+                let why = format!("{seed} belongs to cluster {name}, which is not the one asked for");
+                return Some(Verdict::Refuse(why));
+            }
+            if node == self.node_id || members.nodes.contains_key(&self.node_id) {
+                return Some(Verdict::Refuse(format!(
+                    "cluster {name} has a node {id} already, as {seed} says, and this one's directory is empty. If it lost \
+                     its disk: remove node {id} from the cluster (katomic cluster remove {id}), and start this one with a \
+                     new id",
+                    id = self.node_id
+                )));
+            }
+            if let Some((other, its, _)) = newest.filter(|(_, its, _)| *its != cluster) {
+                let its = uuid::Uuid::from_bytes(its);
+                return Some(Verdict::Wait(format!("{other} belongs to cluster {its}, but {seed} to cluster {name}")));
+            }
+            answered.insert(node);
+            if newest.is_none_or(|(.., known)| known.at < members.at) {
+                newest = Some((seed, cluster, members));
+            }
         }
-        if members.contains(&self.node_id) {
-            return Verdict::Refuse(format!(
-                "cluster {name} has a node {id} already, and this one's directory is empty. If it lost its disk: remove \
-                 node {id} from the cluster (katomic cluster remove {id}), and start this one with a new id",
-                id = self.node_id
-            ));
+        let (seed, cluster, members) = newest?;
+        if members.voters.iter().all(|voters| voters.intersection(&answered).count() > voters.len() / 2) {
+            return Some(Verdict::Join(cluster));
         }
-        Verdict::Join(cluster)
+        let silent = members.nodes.iter().filter(|(id, _)| !answered.contains(id));
+        let silent: Vec<String> = silent.map(|(id, address)| format!("node {id} at {address}")).collect();
+        Some(Verdict::Wait(format!(
+            "a majority of the voters that {seed} lists must say that this node is none of them; no word from {}",
+            silent.join(", ")
+        )))
     }
+}
+
+/// Those that have a cluster's log: address, id, cluster, and its members.
+fn formed(asked: &[(String, io::Result<Discovered>)]) -> impl Iterator<Item = (&str, u64, [u8; 16], &Members)> {
+    asked.iter().filter_map(|(seed, answer)| match answer {
+        Ok(Discovered { node_id, standing: Standing::Formed(cluster, members), .. }) => {
+            Some((seed.as_str(), *node_id, *cluster, members))
+        }
+        Ok(_) | Err(_) => None,
+    })
 }
 
 /// Answers the other seeds meanwhile.

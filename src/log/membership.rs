@@ -24,7 +24,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use super::entry::Node;
 use super::peers::client::Link;
 use super::peers::message::{Answer, Ask, Class, Discovered, Standing};
-use super::peers::{ANSWER_WITHIN, Peers, Progress, seen_by_leader};
+use super::peers::{ANSWER_WITHIN, IN_SYNC_WITHIN, Peers, Progress, seen_by_leader};
 use super::raft_types::{RaftMetrics, TypeConfig};
 use super::sequencer::Raft;
 use super::transfer::Transfer;
@@ -235,12 +235,12 @@ impl Membership {
             (None, Standing::Empty) => {
                 return Err(not("it still looks for a cluster; give it these nodes as --seeds".into()));
             }
-            (None, Standing::Invited(cluster) | Standing::Formed(cluster, _))
+            (None, Standing::Invited(cluster) | Standing::Formed(cluster, _) | Standing::Removed(cluster))
                 if cluster != self.peers.identity().cluster_id =>
             {
                 return Err(not(format!("it belongs to cluster {}", uuid::Uuid::from_bytes(cluster))));
             }
-            (None, Standing::Invited(_) | Standing::Formed(..)) => {}
+            (None, Standing::Invited(_) | Standing::Formed(..) | Standing::Removed(_)) => {}
         }
         tracing::info!(node = found_id, address = node.rpc, "a node is added; it learns first");
         let added = self.raft.add_learner(found_id, node, false);
@@ -364,7 +364,7 @@ impl Membership {
             if let Ok(Discovered { standing: Standing::Formed(cluster, members), .. }) =
                 self.discover(Some(id), &node.rpc).await
                 && cluster == self.peers.identity().cluster_id
-                && !members.contains(&me)
+                && !members.nodes.contains_key(&me)
             {
                 return true;
             }
@@ -375,7 +375,7 @@ impl Membership {
 
 /// What a leader should do about its members.
 fn due(metrics: &RaftMetrics) -> Option<ChangeMembers<u64, Node>> {
-    let replication = metrics.replication.as_ref()?;
+    metrics.replication.as_ref()?;
     let effective = &metrics.membership_config;
     if effective.log_id() != metrics.committed_membership_config.log_id() {
         return None;
@@ -385,12 +385,17 @@ fn due(metrics: &RaftMetrics) -> Option<ChangeMembers<u64, Node>> {
         return joint.last().cloned().map(ChangeMembers::ReplaceAllVoters);
     }
     let last = metrics.last_log_index.unwrap_or(0);
-    let close = |id: &u64| {
-        let at = replication.get(id).cloned().flatten();
-        at.is_some_and(|at| at.index().saturating_add(CAUGHT_UP_ENTRIES) >= last)
+    let progress = seen_by_leader(metrics);
+    // How far a learner was is known of a dead one too; as a voter it would only raise the majority.
+    let ready = |id: &u64| {
+        let close = progress.matched.get(id).is_some_and(|at| at.0.saturating_add(CAUGHT_UP_ENTRIES) >= last);
+        let heard = progress.heard_ms.get(id).is_some_and(|ago| u128::from(*ago) < IN_SYNC_WITHIN.as_millis());
+        close && heard
     };
-    let caught_up: BTreeSet<u64> = effective.membership().learner_ids().filter(close).collect();
-    (!caught_up.is_empty()).then_some(ChangeMembers::AddVoterIds(caught_up))
+    let ready: BTreeSet<u64> = effective.membership().learner_ids().filter(ready).collect();
+    let voters = effective.voter_ids().collect::<BTreeSet<_>>().len() + ready.len();
+    let majority = progress.in_sync.len() + ready.len() > voters / 2;
+    (!ready.is_empty() && majority).then_some(ChangeMembers::AddVoterIds(ready))
 }
 
 type Written = Result<ClientWriteResponse<TypeConfig>, RaftError<TypeConfig, ClientWriteError<TypeConfig>>>;
@@ -470,4 +475,47 @@ pub fn members(metrics: &RaftMetrics, progress: &Progress, me: &Member) -> Vec<M
     }
     members.sort_by_key(|member| member.node_id);
     members
+}
+
+#[cfg(test)]
+mod tests {
+    use openraft::type_config::TypeConfigExt;
+
+    use super::*;
+    use crate::log::peers::message::of_id;
+
+    /// What leader 1 of these voters and of learner 4 sees: all have the whole log, and these are heard.
+    fn seen(voters: &[u64], heard: &[u64]) -> RaftMetrics {
+        let voters: BTreeSet<u64> = voters.iter().copied().collect();
+        let node = |id: u64| (id, Node { rpc: format!("n{id}:1"), host: format!("n{id}"), port: 1, rack: None });
+        let nodes: BTreeMap<u64, Node> = voters.iter().copied().chain([4]).map(node).collect();
+        let membership = openraft::Membership::new(vec![voters], nodes.clone()).expect("they have a node each");
+        let entry = std::sync::Arc::new(openraft::StoredMembership::new(Some(of_id((1, 3))), membership));
+        let now = TypeConfig::now();
+        let long_ago = now - 2 * IN_SYNC_WITHIN;
+        let heard = |id: &u64| (*id, Some((if heard.contains(id) { now } else { long_ago }).into()));
+        RaftMetrics {
+            last_log_index: Some(9),
+            replication: Some(nodes.keys().map(|id| (*id, Some(of_id((1, 9))))).collect()),
+            heartbeat: Some(nodes.keys().map(heard).collect()),
+            membership_config: entry.clone(),
+            committed_membership_config: entry,
+            ..RaftMetrics::new_initial(1)
+        }
+    }
+
+    #[test]
+    fn a_learner_that_is_not_heard_does_not_become_a_voter() {
+        let promoted = Some(ChangeMembers::AddVoterIds(BTreeSet::from([4])));
+        assert_eq!(due(&seen(&[1, 2, 3], &[2, 3, 4])), promoted);
+        assert_eq!(due(&seen(&[1, 2, 3], &[2, 3])), None);
+        assert_eq!(due(&seen(&[1], &[])), None);
+        assert_eq!(due(&seen(&[1], &[4])), promoted);
+    }
+
+    #[test]
+    fn nobody_becomes_a_voter_of_a_cluster_without_a_majority() {
+        assert_eq!(due(&seen(&[1, 2, 3], &[4])), None, "two of four");
+        assert!(due(&seen(&[1, 2, 3], &[2, 4])).is_some(), "three of four");
+    }
 }

@@ -432,6 +432,9 @@ async fn a_leader_sends_consumers_to_a_follower_in_their_rack_if_it_is_told_to()
     assert_eq!(fetch(&api, 11, 0, "rack-a", 5).await, (0, 0, -1, -1));
     assert_eq!(fetch(&api, 11, 0, "elsewhere", 5).await, (0, 0, -1, -1));
     assert_eq!(fetch(&api, 10, 0, "", 5).await, (0, 0, -1, -1));
+    let relayed = api.for_connection();
+    relayed.link.set_relayed();
+    assert_eq!(fetch(&relayed, 11, 0, "r", 5).await, (0, 0, -1, -1), "another node's client knows that node alone");
     api.settings = Arc::new(sample::settings());
     assert_eq!(fetch(&api, 11, 0, "r", 5).await, (0, 0, -1, -1), "off by default");
 }

@@ -65,12 +65,84 @@ fn two_nodes_with_one_id_are_refused() {
     assert!(matches!(&verdict, Verdict::Refuse(why) if why.contains("--node-id")), "{verdict:?}");
 }
 
+/// What node `id` of cluster 8 says: these vote, by the entry at this index.
+fn formed(id: u64, at: u64, voters: &[u64]) -> (String, io::Result<Discovered>) {
+    let nodes = voters.iter().map(|id| (*id, format!("n{id}:1"))).collect();
+    let members = Members { at: (1, at), voters: vec![voters.iter().copied().collect()], nodes };
+    says(id, &ALL, Standing::Formed([8; 16], members))
+}
+
+fn silent(id: u64) -> (String, io::Result<Discovered>) {
+    (format!("n{id}:1"), Err(io::ErrorKind::ConnectionRefused.into()))
+}
+
+fn refused(verdict: Verdict) -> String {
+    match verdict {
+        Verdict::Refuse(why) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_cluster_that_exists_is_joined_unless_it_knows_this_id() {
-    let formed = |members: &[u64]| says(2, &ALL, Standing::Formed([8; 16], members.to_vec()));
-    assert_eq!(seeker(4, &ALL).judge([4; 16], vec![formed(&[2, 3])]), Verdict::Join([8; 16]));
-    let verdict = seeker(1, &ALL).judge(MINE, vec![formed(&[1, 2])]);
-    assert!(matches!(&verdict, Verdict::Refuse(why) if why.contains("remove")), "{verdict:?}");
+    let two = || vec![formed(2, 5, &[2, 3]), formed(3, 5, &[2, 3]), silent(1)];
+    assert_eq!(seeker(4, &ALL).judge([4; 16], two()), Verdict::Join([8; 16]));
+    assert!(refused(seeker(2, &ALL).judge(MINE, two())).contains("remove"));
+    let twin = vec![formed(2, 5, &[2, 3]), formed(3, 5, &[2, 3]), formed(4, 4, &[2, 3])];
+    assert!(refused(seeker(4, &ALL).judge([4; 16], twin)).contains("as n4:1 says"));
     let asked = Seeker { cluster_id: Some([5; 16]), ..seeker(4, &ALL) };
-    assert!(matches!(asked.judge([4; 16], vec![formed(&[2, 3])]), Verdict::Refuse(_)), "another cluster");
+    assert!(refused(asked.judge([4; 16], two())).contains("not the one asked for"));
+}
+
+#[test]
+fn a_voter_that_lost_its_disk_is_refused_whatever_an_older_answer_says() {
+    let lost = seeker(4, &ALL);
+    let answers = || vec![formed(1, 5, &[1, 2, 3]), formed(3, 5, &[1, 2, 3]), formed(2, 9, &[2, 3, 4])];
+    assert!(refused(lost.judge([4; 16], answers())).contains("node 4 already"));
+    let reversed = answers().into_iter().rev().collect();
+    assert!(refused(lost.judge([4; 16], reversed)).contains("node 4 already"));
+}
+
+#[test]
+fn without_a_majority_of_the_newest_voters_nothing_is_joined() {
+    let new = seeker(9, &ALL);
+    let wait = waits(new.judge([9; 16], vec![formed(1, 5, &[1, 2, 3]), silent(2), silent(3)]));
+    assert!(wait.contains("node 2 at n2:1, node 3 at n3:1"), "{wait}");
+    // Of the newest list, not of an older one.
+    let wait =
+        waits(new.judge([9; 16], vec![formed(1, 5, &[1, 2, 3]), formed(2, 5, &[1, 2, 3]), formed(3, 9, &[3, 4, 5])]));
+    assert!(wait.contains("node 4"), "{wait}");
+    // Twice the same node is one.
+    let again = vec![formed(1, 5, &[1, 2, 3]), formed(1, 5, &[1, 2, 3])];
+    waits(new.judge([9; 16], again));
+    // Of both sets while they change.
+    let (address, answer) = formed(1, 5, &[1, 2, 3]);
+    let answer = answer.map(|mut answer| {
+        let Standing::Formed(_, members) = &mut answer.standing else { panic!("formed") };
+        members.at = (1, 6);
+        members.voters.push([3, 4, 5].into());
+        answer
+    });
+    waits(new.judge([9; 16], vec![(address, answer), formed(2, 5, &[1, 2, 3])]));
+}
+
+#[test]
+fn a_removed_node_says_nothing_about_its_cluster() {
+    let removed = says(2, &ALL, Standing::Removed([8; 16]));
+    assert!(waits(seeker(1, &ALL).judge(MINE, vec![empty(1), removed, empty(3)])).contains("was removed"));
+    let removed = says(2, &ALL, Standing::Removed([8; 16]));
+    let verdict = seeker(4, &ALL).judge([4; 16], vec![removed, formed(3, 5, &[1, 3]), formed(1, 5, &[1, 3])]);
+    assert_eq!(verdict, Verdict::Join([8; 16]));
+}
+
+#[test]
+fn seeds_of_different_clusters_are_not_joined() {
+    let (address, other) = formed(3, 5, &[3]);
+    let other = other.map(|mut other| {
+        let Standing::Formed(cluster, _) = &mut other.standing else { panic!("formed") };
+        *cluster = [7; 16];
+        other
+    });
+    let verdict = seeker(4, &ALL).judge([4; 16], vec![formed(1, 5, &[1]), (address, other)]);
+    assert!(waits(verdict).contains("but n3:1 to cluster"));
 }

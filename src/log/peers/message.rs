@@ -7,7 +7,7 @@
 //! Small messages are postcard; entries lie in the frame as the log stores them, so they are neither copied nor encoded
 //! again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
@@ -191,7 +191,20 @@ pub enum Standing {
     /// It belongs to this cluster, whose log it has not seen yet.
     Invited([u8; 16]),
     /// It has the log of this cluster, with these members.
-    Formed([u8; 16], Vec<u64>),
+    Formed([u8; 16], Members),
+    /// It was removed from this cluster, and does not know its members any more.
+    Removed([u8; 16]),
+}
+
+/// The members of a cluster by the newest entry about them that a node has, committed or not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Members {
+    /// That entry.
+    pub at: Id,
+    /// Who votes: one set, or two while they change.
+    pub voters: Vec<BTreeSet<u64>>,
+    /// All members, learners too, and where they listen for peers.
+    pub nodes: BTreeMap<u64, String>,
 }
 
 /// The bytes of a small message with what goes with it: `len` of the message, the message, the rest.

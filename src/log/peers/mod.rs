@@ -34,7 +34,7 @@ use super::membership::Membership;
 use super::raft_types::RaftMetrics;
 use super::sequencer::Raft;
 use crate::types::{LogIndex, Term};
-use message::{Discovered, Standing};
+use message::{Discovered, Members, Standing};
 
 /// How long a peer may take to accept a connection.
 pub const CONNECT_WITHIN: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ pub const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// How long a peer that takes nothing is waited for.
 pub const WRITE_WITHIN: Duration = Duration::from_secs(2);
 /// A voter that acknowledged a heartbeat within this, and whose log is close, follows closely.
-const IN_SYNC_WITHIN: Duration = Duration::from_secs(2);
+pub const IN_SYNC_WITHIN: Duration = Duration::from_secs(2);
 /// How many entries a voter that follows closely may be behind: what is in flight under load.
 const IN_SYNC_ENTRIES: u64 = 8192;
 
@@ -206,11 +206,18 @@ impl Peers {
         let members = self.raft.get().map(|raft| {
             let metrics = raft.metrics();
             let metrics = metrics.borrow_watched();
-            metrics.membership_config.nodes().map(|(id, _)| *id).collect::<Vec<_>>()
+            let effective = &metrics.membership_config;
+            Members {
+                at: effective.log_id().as_ref().map(message::id_of).unwrap_or_default(),
+                voters: effective.membership().get_joint_config().clone(),
+                nodes: effective.nodes().map(|(id, node)| (*id, node.rpc.clone())).collect(),
+            }
         });
         let cluster = self.identity.cluster_id;
         let standing = match members {
-            Some(members) if !members.is_empty() => Standing::Formed(cluster, members),
+            // Its list is as old as its removal.
+            _ if self.is_removed() => Standing::Removed(cluster),
+            Some(members) if !members.nodes.is_empty() => Standing::Formed(cluster, members),
             Some(_) | None => Standing::Invited(cluster),
         };
         Discovered {

@@ -253,7 +253,7 @@ fn invited(peers: &Peers, cluster: &[u8; 16]) -> Answer {
     match peers.discovered().standing {
         Standing::Invited(mine) if mine == *cluster => Answer::Founded,
         Standing::Formed(mine, _) if mine == *cluster => Answer::No("the cluster is formed already".to_owned()),
-        Standing::Empty | Standing::Invited(_) | Standing::Formed(..) => {
+        Standing::Empty | Standing::Invited(_) | Standing::Formed(..) | Standing::Removed(_) => {
             Answer::No(format!("this node belongs to cluster {}", uuid::Uuid::from_bytes(peers.identity().cluster_id)))
         }
     }
