@@ -396,6 +396,23 @@ pub async fn offer(link: &mut Link, peers: &Peers, target: u64, vote: &Vote, lea
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::{LogIndex, Term};
+
+    #[test]
+    fn a_transfer_whose_thread_panics_has_ended() {
+        let offer = Offer { index: LogIndex(1), term: Term(1), manifest_bytes: 0 };
+        let progress = TransferProgress::default();
+        let state = State { vote: Vote::new_committed(1, 1), progress, moved: Instant::now(), ended: None };
+        let (source, state, cancelled) = ((1, String::new()), Mutex::new(state), AtomicBool::new(false));
+        let transfer = Arc::new(Transfer { offer, source, state, cancelled });
+        let ending = Ending(transfer.clone());
+        let thread = std::thread::spawn(move || {
+            let _ending = ending;
+            panic!("as a bug would");
+        });
+        assert!(thread.join().is_err());
+        assert!(matches!(transfer.state.lock().ended, Some(Err(_))));
+    }
 
     #[test]
     fn a_pace_is_kept_and_idle_time_is_not_made_up_for() {
