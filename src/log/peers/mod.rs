@@ -202,7 +202,8 @@ impl Peers {
         &self.me
     }
 
-    fn discovered(&self) -> Discovered {
+    /// Who this node is, for whoever asks.
+    pub fn discovered(&self) -> Discovered {
         let members = self.raft.get().map(|raft| {
             let metrics = raft.metrics();
             let metrics = metrics.borrow_watched();
