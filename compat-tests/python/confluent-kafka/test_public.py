@@ -50,11 +50,13 @@ def test_public_tx01_leader_lost_after_each_step():
 
 def test_public_co06_topic_ids_and_leader_epochs():
     """Topic ids outlive a leader, a topic created again has another; leader epochs grow, and consumers go on."""
-    name = kit.create_topics("co06")
+    name, admins = kit.create_topics("co06"), []
 
     def admin():
-        # A new one each time: librdkafka's waits for the controller that it knew, also while that is gone.
-        return AdminClient({"bootstrap.servers": kit.BOOTSTRAP})
+        # A new one each time: librdkafka's waits for the controller that it knew, also while that is gone. Kept, since one
+        # that nothing holds is closed under its own request.
+        admins.append(AdminClient({"bootstrap.servers": kit.BOOTSTRAP}))
+        return admins[-1]
 
     def topic_id():
         return str(admin().describe_topics(TopicCollection([name]), request_timeout=30)[name].result(60).topic_id)
@@ -103,8 +105,11 @@ def test_public_fe03_no_partition_is_left_behind():
     """Leaders come and go under three members: every record is read, every committed offset reaches the end."""
     topic, group = kit.create_topics("fe03", partitions=PARTITIONS), kit.unique("fe03")
     members = Members(topic, group, (None, None, None))
+    # Members that look for their offsets while a leader dies may read from the beginning, by librdkafka's own timer (findings.md).
+    members.until("every member has its partitions", lambda: all(one.assignment() for one in members.all))
+    wanted = fill(topic, "before")
+    members.until("all is read before", lambda: members.covers(wanted))
     watcher = Watcher(group, members)
-    wanted = []
     for n, how in enumerate(("stop", "kill", "stop", "kill")):
         with restored():
             struck = threading.Thread(target=kit.broker, args=(how, "main", "leader"))
@@ -119,4 +124,4 @@ def test_public_fe03_no_partition_is_left_behind():
         one.close()
     reader = kit.consumer(group)
     told = reader.committed([TopicPartition(topic, p) for p in range(PARTITIONS)], timeout=30)
-    assert [one.offset for one in told] == [25] * PARTITIONS
+    assert [one.offset for one in told] == [30] * PARTITIONS
