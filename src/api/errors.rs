@@ -13,6 +13,9 @@ use crate::types::Refusal;
 /// The name that the Java client and its descendants send as `client_software_name`.
 pub const JAVA: &str = "apache-kafka-java";
 
+/// For a request that would be taken at another time: every client asks again, without looking for another leader.
+pub const ASK_AGAIN: Refusal = Refusal::Overloaded;
+
 /// The code that this client, in this API and version, handles best; counts it.
 pub fn code(refusal: Refusal, api: ApiKey, version: i16, caller: &Caller) -> i16 {
     told(error_for(refusal, api, version, caller), api)
@@ -65,11 +68,11 @@ fn error_for(refusal: Refusal, api: ApiKey, version: i16, caller: &Caller) -> E 
             Role::Coordinator => E::CoordinatorLoadInProgress,
             Role::Controller => E::NotController,
         },
-        // Never definitive: the client must ask again and find out.
+        // Never definitive: the client must ask again and find out. librdkafka takes 6 as «certainly not stored» and 7 as
+        // «perhaps» (`rd_kafka_err_action`), and tells its application so.
         Refusal::FateUnknown => match role(api) {
-            Role::Leader => E::NotLeaderOrFollower,
+            Role::Leader | Role::Controller => E::RequestTimedOut,
             Role::Coordinator => E::NotCoordinator,
-            Role::Controller => E::RequestTimedOut,
         },
         // Retried everywhere, and says that nothing was stored. kafkajs does not retry 51, so coordinators say 14.
         Refusal::Overloaded => match role(api) {
@@ -213,7 +216,7 @@ mod tests {
         let cases = [
             (Refusal::NotLeader, ApiKey::Produce, 6),
             (Refusal::Loading, ApiKey::Produce, 6),
-            (Refusal::FateUnknown, ApiKey::Produce, 6),
+            (Refusal::FateUnknown, ApiKey::Produce, 7),
             (Refusal::NotLeader, ApiKey::EndTxn, 16),
             (Refusal::Loading, ApiKey::EndTxn, 14),
             (Refusal::FateUnknown, ApiKey::EndTxn, 16),

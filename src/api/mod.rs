@@ -47,6 +47,7 @@ use shape::Shape;
 pub use crate::leader::request::Caller;
 use crate::log::Log;
 use crate::read::Reader;
+use produce::gaps::Gaps;
 use proxy::Link;
 use upstream::RELAYED_TAG;
 use view::Cluster;
@@ -64,6 +65,8 @@ pub struct Api {
     pub cluster: Cluster,
     /// Where this connection's requests are passed on to.
     pub link: Link,
+    /// What of this connection's batches was refused for the moment.
+    gaps: Gaps,
 }
 
 /// The settings of this room.
@@ -286,7 +289,7 @@ impl Api {
     /// The APIs over a log and its reader.
     pub fn new(log: Log, reader: Reader, settings: ApiSettings) -> Self {
         let cluster = Cluster::new(log.clone(), settings.proxy);
-        Self { log, reader, settings: Arc::new(settings), cluster, link: Link::default() }
+        Self { log, reader, settings: Arc::new(settings), cluster, link: Link::default(), gaps: Gaps::default() }
     }
 
     /// Whether this client may be told of other nodes. One behind a proxy cannot reach them.
@@ -296,7 +299,7 @@ impl Api {
 
     /// The same for another connection.
     pub fn for_connection(&self) -> Self {
-        Self { link: Link::default(), ..self.clone() }
+        Self { link: Link::default(), gaps: Gaps::default(), ..self.clone() }
     }
 
     /// Runs the synchronous half of the request: decodes it and hands it to the leader.

@@ -7,6 +7,7 @@
 //!   ones go to the leader as one request. acks=0 and 1 are carried out as −1; with 0 nothing is sent, and an error
 //!   closes the connection.
 //! - A node that does not serve judges nothing: by what it has applied a good batch may look bad.
+//! - A batch behind one that was refused for the moment is not called a gap (`gaps`).
 //! - Staged batches have no offset yet: −1, or −n for clients that add the record's index (transactions.md §1).
 //! - Not checked: the records inside a batch. The header's counts, times and CRC are.
 
@@ -30,34 +31,19 @@ use super::errors::{self, JAVA};
 use super::metrics::{self, TopicMetrics};
 use super::view::{View, id};
 use super::{Api, Call, Encoded, Malformed, Reply, encode};
-use crate::config::limits::{ENTRY_BYTES_MAX, PRODUCE_TIMEOUT_MS_MIN, TIMESTAMP_AFTER_MS_MAX};
+use crate::config::limits::PRODUCE_TIMEOUT_MS_MIN;
 use crate::leader::request::{Acked, Caller, Produce, Request, Response};
 use crate::state::topics::Topic;
-use crate::types::record_batch::{BatchFault, HEADER_BYTES};
 use crate::types::settings::TopicSettings;
 use crate::types::{ProducerIdAndEpoch, RecordBatch, Refusal, TopicId, TopicPartition};
+use gaps::{Gaps, Numbered};
+use judge::{Asked, Rejected};
+
+pub(super) mod gaps;
+mod judge;
 
 /// First version with the leader beside an error (KIP-951).
 const LEADER_HINTS: i16 = 10;
-
-/// Why a partition's records are refused before the leader is asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Rejected {
-    error: E,
-    message: Option<String>,
-    /// The record at fault, where the header tells.
-    record: Option<i32>,
-}
-
-impl Rejected {
-    fn new(error: E, message: impl Into<String>) -> Self {
-        Self { error, message: Some(message.into()), record: None }
-    }
-
-    fn plain(error: E) -> Self {
-        Self { error, message: None, record: None }
-    }
-}
 
 /// One partition of the request.
 struct Part {
@@ -65,6 +51,8 @@ struct Part {
     /// The batch's bytes and records, or why it is refused.
     verdict: Result<(usize, i32), Rejected>,
     metrics: Option<Arc<TopicMetrics>>,
+    /// Its number, if an idempotent producer gave it one.
+    numbered: Option<Numbered>,
 }
 
 /// One topic of the request.
@@ -90,12 +78,14 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
         for part in topics.iter_mut().flat_map(|topic| &mut topic.parts) {
             part.verdict = Err(Rejected::plain(E::InvalidRequiredAcks));
         }
-        return Ok(Reply::Now(respond(topics, Vec::new(), version, call.caller, || who_leads(call.api))));
+        return Ok(Reply::Now(respond(topics, Vec::new(), version, call.caller, &call.api.gaps, || {
+            who_leads(call.api)
+        })));
     }
     if batches.is_empty() && refused.is_none() {
         return Ok(match acks {
             0 => Reply::Silent(Box::pin(std::future::ready(topics.is_empty()))),
-            _ => Reply::Now(respond(topics, Vec::new(), version, call.caller, || who_leads(call.api))),
+            _ => Reply::Now(respond(topics, Vec::new(), version, call.caller, &call.api.gaps, || who_leads(call.api))),
         });
     }
     let count = batches.len();
@@ -114,6 +104,7 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
         })));
     }
     let (caller, cluster, named) = (Arc::clone(call.caller), call.api.cluster.clone(), call.api.names_leaders());
+    let gaps = call.api.gaps.clone();
     let receiver = match within {
         Some(within) => call.submit_within(produce, within),
         None => call.submit(produce),
@@ -124,7 +115,7 @@ pub fn handle(call: Call<'_>) -> Result<Reply, Malformed> {
             Response::Refused(refusal) => vec![Err(refusal); count],
             _ => return None,
         };
-        Some(respond(topics, results, version, &caller, || named.then(|| cluster.view())))
+        Some(respond(topics, results, version, &caller, &gaps, || named.then(|| cluster.view())))
     }))
 }
 
@@ -140,13 +131,19 @@ fn elsewhere(call: &Call<'_>, request: ProduceRequest, refusal: Refusal) -> Repl
     }
     let topic = |data: TopicProduceData| {
         // One record of no bytes: what a refusal is not counted by.
-        let part = |index| Part { index, verdict: Ok((0, 1)), metrics: None };
-        let parts = data.partition_data.iter().map(|partition| part(partition.index)).collect();
+        let parts = data.partition_data.iter().map(|partition| Part {
+            index: partition.index,
+            verdict: Ok((0, 1)),
+            metrics: None,
+            numbered: Numbered::of_bytes(partition.records.as_ref()),
+        });
+        let parts = parts.collect();
         Parts { name: data.name, id: data.topic_id, parts }
     };
     let topics: Vec<Parts> = request.topic_data.into_iter().map(topic).collect();
     let count = topics.iter().map(|topic| topic.parts.len()).sum();
-    Reply::Now(respond(topics, vec![Err(refusal); count], call.version, call.caller, || who_leads(call.api)))
+    let results = vec![Err(refusal); count];
+    Reply::Now(respond(topics, results, call.version, call.caller, &call.api.gaps, || who_leads(call.api)))
 }
 
 /// Judges every partition; the batches of the good ones, in order, go to the leader.
@@ -170,6 +167,7 @@ fn judge(
             let records = partition.records.clone();
             let located = locate(topic.as_ref(), partition.index, call.version);
             let named = located.as_ref().ok().and(records.as_ref()).and_then(|records| asked.pair_of(records));
+            let mut numbered = None;
             let verdict = located
                 .and_then(|at| asked.judge(at.1, partition.records).map(|batch| (at.0, batch)))
                 .and_then(|(to, batch)| match seen.insert(to) {
@@ -178,12 +176,13 @@ fn judge(
                 })
                 .map(|(to, batch)| {
                     let size = (batch.size_bytes(), batch.record_count());
+                    numbered = Numbered::of(&batch);
                     batches.push((to, batch));
                     size
                 });
             refused = refused.or(named.filter(|_| verdict.is_err()));
             let metrics = topic.as_ref().map(|topic| Arc::clone(&topic.metrics));
-            parts.push(Part { index: partition.index, verdict, metrics });
+            parts.push(Part { index: partition.index, verdict, metrics, numbered });
         }
         topics.push(Parts { name: data.name, id: data.topic_id, parts });
     }
@@ -241,100 +240,6 @@ fn locate(topic: Option<&Known>, index: i32, version: i16) -> Result<(TopicParti
     }
 }
 
-/// What all partitions of a request are judged by.
-struct Asked<'a> {
-    version: i16,
-    transactional_id: Option<&'a str>,
-    now_ms: i64,
-}
-
-impl Asked<'_> {
-    fn judge(&self, settings: &TopicSettings, records: Option<Bytes>) -> Result<RecordBatch, Rejected> {
-        let bytes = records.unwrap_or_default();
-        self.judge_framing(&bytes)?;
-        if bytes.len() > (settings.max_message_bytes as usize).min(ENTRY_BYTES_MAX) {
-            let message = format!(
-                "the batch of {} bytes is larger than max.message.bytes or than an entry of the log",
-                bytes.len()
-            );
-            return Err(Rejected::new(E::MessageTooLarge, message));
-        }
-        let batch = RecordBatch::check(bytes).map_err(|fault| match fault {
-            BatchFault::Crc => Rejected::new(E::CorruptMessage, fault.to_string()),
-            BatchFault::Truncated | BatchFault::Trailing | BatchFault::Magic(_) | BatchFault::Inconsistent => {
-                Rejected::new(E::InvalidRecord, fault.to_string())
-            }
-        })?;
-        self.judge_header(settings, batch)
-    }
-
-    /// The pair in the header of a framed transactional batch, whatever else is wrong with it.
-    fn pair_of(&self, records: &Bytes) -> Option<ProducerIdAndEpoch> {
-        self.transactional_id?;
-        self.judge_framing(records).ok()?;
-        let header = RecordBatch::stored(records.clone());
-        header.producer().filter(|_| header.is_transactional())
-    }
-
-    /// What `ProduceRequest.validateRecords` finds while it looks for exactly one batch.
-    fn judge_framing(&self, bytes: &Bytes) -> Result<(), Rejected> {
-        const ZSTD: i16 = 4;
-        let mut head = &bytes[..];
-        if head.len() < HEADER_BYTES {
-            return Err(Rejected::new(E::InvalidRecord, "a produce request has exactly one whole record batch"));
-        }
-        let (base_offset, length) = (head.get_i64(), head.get_i32());
-        let magic = bytes[16] as i8;
-        // Kafka's `LegacyRecord.RECORD_OVERHEAD_V0`, and a magic nobody knows: not even framing.
-        if length < 14 || !(0..=2).contains(&magic) {
-            return Err(Rejected::new(E::CorruptMessage, "the batch's length or magic is impossible"));
-        }
-        if magic < 2 {
-            return Err(Rejected::new(E::InvalidRecord, "only record batches of magic version 2 are allowed"));
-        }
-        let codec = i16::from_be_bytes([bytes[21], bytes[22]]) & 7;
-        if codec == ZSTD && self.version < 7 {
-            return Err(Rejected::new(E::UnsupportedCompressionType, "zstd needs Produce version 7"));
-        }
-        if base_offset != 0 {
-            return Err(Rejected::new(E::InvalidRecord, format!("the base offset is {base_offset} and not 0")));
-        }
-        Ok(())
-    }
-
-    /// What `UnifiedLog` and `LogValidator` ask of a batch that a client sent.
-    fn judge_header(&self, settings: &TopicSettings, batch: RecordBatch) -> Result<RecordBatch, Rejected> {
-        let invalid = |message: &str| Err(Rejected::new(E::InvalidRecord, message));
-        if batch.is_control() {
-            return invalid("clients may not write control records");
-        }
-        if batch.producer_id() >= 0 && batch.base_sequence() < 0 {
-            return invalid("a batch with a producer id needs a sequence");
-        }
-        if batch.is_transactional() && batch.producer_id() < 0 {
-            return invalid("a transactional batch needs a producer id");
-        }
-        if self.transactional_id.is_some() && !batch.is_transactional() {
-            return invalid("a transactional request has transactional batches only");
-        }
-        let too_late = self.now_ms.saturating_add(TIMESTAMP_AFTER_MS_MAX);
-        let stamped = if batch.is_log_append_time() {
-            Some("producers may not set LogAppendTime")
-        } else if !settings.log_append_time && batch.max_timestamp() > too_late {
-            Some("the timestamp is too far ahead of the broker's clock")
-        } else {
-            None
-        };
-        match stamped {
-            Some(message) => {
-                let record = (batch.record_count() == 1).then_some(0);
-                Err(Rejected { error: E::InvalidTimestamp, message: Some(message.into()), record })
-            }
-            None => Ok(batch),
-        }
-    }
-}
-
 type Results = Vec<Result<Acked, Refusal>>;
 
 /// Joins what was refused here with what the leader said, in the order of the request.
@@ -343,10 +248,11 @@ fn respond(
     results: Results,
     version: i16,
     caller: &Caller,
+    gaps: &Gaps,
     view: impl FnOnce() -> Option<View>,
 ) -> Encoded {
     let mut results = results.into_iter();
-    let mut answer = |part: Part| {
+    let mut answer = |topic: (&TopicName, Uuid), part: Part| {
         let response = PartitionProduceResponse::default()
             .with_index(part.index)
             .with_base_offset(-1)
@@ -354,7 +260,12 @@ fn respond(
             .with_log_start_offset(-1);
         match part.verdict {
             Err(rejected) => refuse(response, rejected),
-            Ok((bytes, records)) => match results.next().expect("the leader answers every batch") {
+            Ok((bytes, records)) => match gaps.told(
+                topic,
+                part.index,
+                part.numbered,
+                results.next().expect("the leader answers every batch"),
+            ) {
                 Ok(acked) => {
                     if let Some(metrics) = part.metrics {
                         metrics.produced_bytes.increment(bytes as u64);
@@ -369,10 +280,11 @@ fn respond(
     let responses = topics
         .into_iter()
         .map(|topic| {
+            let parts = topic.parts.into_iter().map(|part| answer((&topic.name, topic.id), part)).collect();
             TopicProduceResponse::default()
                 .with_name(topic.name)
                 .with_topic_id(topic.id)
-                .with_partition_responses(topic.parts.into_iter().map(&mut answer).collect())
+                .with_partition_responses(parts)
         })
         .collect();
     let mut response = ProduceResponse::default().with_responses(responses);

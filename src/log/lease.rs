@@ -43,6 +43,11 @@ impl Sent {
     pub fn now() -> Self {
         Self(clock::boot_us())
     }
+
+    /// More than that long ago.
+    pub fn is_over(self, ms: u64) -> bool {
+        !within(self.0, ms)
+    }
 }
 
 /// See the module.

@@ -78,8 +78,10 @@ struct State {
     leading: Option<Term>,
     /// The term the leader was started for.
     term: Option<Term>,
-    /// When it was.
+    /// When it was, or when the node went on after it had stood still: the time without a quorum counts from then.
     began: Sent,
+    /// When the timer last looked.
+    looked: Sent,
     /// No quorum has answered for long: nothing is decided.
     lost: bool,
     next_token: u64,
@@ -119,6 +121,7 @@ impl Sequencer {
             leading: None,
             term: None,
             began: Sent::now(),
+            looked: Sent::now(),
             lost: false,
             next_token: 0,
             waiting: BTreeMap::new(),

@@ -16,7 +16,7 @@ pub enum Refusal {
     /// The new leader has not applied its first entry yet (14; Produce: 6).
     #[error("the coordinator is loading")]
     Loading,
-    /// Proposed, and not known whether it will be applied: NOT_COORDINATOR, NOT_LEADER_OR_FOLLOWER, never definitive.
+    /// Proposed, and not known whether it will be applied: NOT_COORDINATOR (16), REQUEST_TIMED_OUT (7), never definitive.
     #[error("the fate of the proposal is unknown")]
     FateUnknown,
     /// Too much is in flight or staged; retriable.

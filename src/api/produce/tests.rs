@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::limits::TIMESTAMP_AFTER_MS_MAX;
 use crate::types::record_batch::sample;
 use crate::types::{ConnectionId, Offset, Refusal};
 
@@ -115,7 +116,7 @@ fn a_staged_batch_is_acknowledged_as_its_client_understands_it() {
 #[test]
 fn a_bad_partition_does_not_shift_the_results_of_its_neighbours() {
     use kafka_protocol::protocol::Decodable;
-    let part = |index, verdict| Part { index, verdict, metrics: None };
+    let part = |index, verdict| Part { index, verdict, metrics: None, numbered: None };
     for version in 3..=13 {
         let topics = vec![Parts {
             name: TopicName(StrBytes::from_static_str("t")),
@@ -136,7 +137,7 @@ fn a_bad_partition_does_not_shift_the_results_of_its_neighbours() {
             Ok(Acked::Staged { log_start_offset: Offset(3), record_count: 4 }),
             Err(Refusal::OutOfOrderSequenceNumber),
         ];
-        let encoded = respond(topics, results, version, &caller("librdkafka"), || panic!("it leads"));
+        let encoded = respond(topics, results, version, &caller("librdkafka"), &Gaps::default(), || panic!("it leads"));
         let mut body = encoded.concat().as_slice().to_vec().into();
         let response = ProduceResponse::decode(&mut body as &mut Bytes, version).unwrap();
         let parts: Vec<_> = response.responses[0]
@@ -197,10 +198,11 @@ fn whoever_comes_to_another_node_than_the_leader_is_told_who_leads() {
     for (leader, version) in
         [Some(2), None].into_iter().flat_map(|leader| (3..=13).map(move |version| (leader, version)))
     {
-        let part = |index| Part { index, verdict: Ok((0, 1)), metrics: None };
+        let part = |index| Part { index, verdict: Ok((0, 1)), metrics: None, numbered: None };
         let topics = vec![Parts { name: TopicName::default(), id: Uuid::nil(), parts: vec![part(0), part(1)] }];
         let results = vec![Err(Refusal::NotLeader), Err(Refusal::MessageTooLarge)];
-        let encoded = respond(topics, results, version, &caller("kgo"), || Some(view(&status(3, leader))));
+        let encoded =
+            respond(topics, results, version, &caller("kgo"), &Gaps::default(), || Some(view(&status(3, leader))));
         let mut body = Bytes::from(encoded.concat());
         let response = ProduceResponse::decode(&mut body, version).unwrap();
         let parts = &response.responses[0].partition_responses;

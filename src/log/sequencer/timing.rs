@@ -6,11 +6,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::super::clock;
+use super::super::lease::Sent;
 use super::{Sequencer, State};
 use crate::leader::Ticket;
 
 /// The longest sleep of the timer: its clock does not count suspension, the deadlines do.
 const TIMER_MS_MAX: u64 = 500;
+/// Without a look for that long the node stood still (SIGSTOP, a suspended machine) or was starved: nobody asked the quorum
+/// meanwhile, so its silence says nothing.
+const STOOD_STILL_MS: u64 = 2 * TIMER_MS_MAX;
 
 impl Sequencer {
     /// Runs deadlines and timeouts until the sequencer stops.
@@ -33,6 +37,10 @@ impl Sequencer {
             return None;
         }
         self.armed_ms.store(0, Ordering::Relaxed);
+        let looked = std::mem::replace(&mut state.looked, Sent::now());
+        if looked.is_over(STOOD_STILL_MS) {
+            state.began = state.looked;
+        }
         self.follow_quorum(&mut state);
         while let Some(ticket) = expired(&mut state, clock::now().mono_ms) {
             self.event(&mut state, |leader, machine, now| leader.fate_unknown(machine, now, ticket));
