@@ -57,9 +57,14 @@ pub fn join(call: Call<'_>) -> Result<Reply, Malformed> {
     }))
 }
 
+/// Bytes of the client's or instance's id that a new member id begins with.
+const STEM_BYTES_MAX: usize = 255;
+
 fn joining(request: JoinGroupRequest, version: i16, caller: &Caller) -> JoinGroup {
     let instance_id = request.group_instance_id.as_ref().map(arc);
     let stem = instance_id.as_deref().unwrap_or(&caller.client_id);
+    // Without its end it is still told apart, and the id fits into every version's strings.
+    let stem = &stem[..stem.floor_char_boundary(STEM_BYTES_MAX)];
     let fresh_member_id = Arc::from(format!("{stem}-{}", uuid::Uuid::new_v4()));
     JoinGroup {
         version,
@@ -319,6 +324,12 @@ mod tests {
     fn a_fresh_id_starts_with_the_instance_id_or_the_client_id() {
         let protocol = JoinGroupRequestProtocol::default().with_name(wire("range"));
         let request = JoinGroupRequest::default().with_protocols(vec![protocol]);
+        let long = Caller { client_id: "é".repeat(16_000).into(), ..caller() };
+        assert_eq!(
+            joining(request.clone(), 5, &long).fresh_member_id.len(),
+            254 + 37,
+            "it fits into any version's string"
+        );
         let fresh = joining(request.clone(), 9, &caller()).fresh_member_id;
         assert!(fresh.starts_with("app-") && fresh.len() == "app-".len() + 36, "{fresh}");
         let request = request.with_group_instance_id(Some(wire("worker")));

@@ -17,10 +17,11 @@ use kafka_protocol::protocol::StrBytes;
 
 use super::topics::{Fault, NOT_CONTROLLER, TOO_MANY_PARTITIONS, check_replicas, fault, per_topic};
 use super::{Call, Malformed, Reply, encode, errors};
-use crate::config::limits::{PARTITIONS_MAX, PARTITIONS_PER_REQUEST_MAX};
+use crate::config::limits::PARTITIONS_PER_REQUEST_MAX;
 use crate::leader::request::Request;
 use crate::state::Machine;
 use crate::state::command::NewPartitions;
+use crate::state::topics::PARTITIONS_MAX;
 use crate::types::Refusal;
 
 /// Each topic of a request, in order: what it gets, or why not.

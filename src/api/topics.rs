@@ -24,10 +24,11 @@ use uuid::Uuid;
 use super::configs::topic_values;
 use super::errors::told;
 use super::{ApiSettings, Call, Malformed, Reply, encode, errors};
-use crate::config::limits::{PARTITIONS_MAX, PARTITIONS_PER_REQUEST_MAX, TOPIC_CONFIGS_MAX};
+use crate::config::limits::{PARTITIONS_PER_REQUEST_MAX, TOPIC_CONFIGS_MAX};
 use crate::leader::request::{Request, Response};
 use crate::state::Machine;
 use crate::state::command::NewTopic;
+use crate::state::topics::PARTITIONS_MAX;
 use crate::types::settings::check_topic_config;
 use crate::types::{Refusal, TopicId};
 
@@ -46,8 +47,14 @@ pub(super) struct Fault {
     pub message: String,
 }
 
+/// Bytes of an error's message.
+const MESSAGE_BYTES_MAX: usize = 1_024;
+
 pub(super) fn fault(api: ApiKey, error: E, message: impl Into<String>) -> Fault {
-    Fault { code: told(error, api), message: message.into() }
+    let mut message: String = message.into();
+    // It may quote a name, and a string of 32 KiB with words around it fits into no old version.
+    message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+    Fault { code: told(error, api), message }
 }
 
 /// Whether a topic may have that name (Kafka's `Topic.validate`).

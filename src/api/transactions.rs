@@ -70,7 +70,9 @@ pub fn init(call: Call<'_>) -> Result<Reply, Malformed> {
     let caller = Arc::clone(call.caller);
     Ok(call.answer(Request::InitProducerId(init), move |response| {
         let response = match response {
-            Response::Refused(Refusal::NotLeader | Refusal::FateUnknown) if !has_coordinator => {
+            Response::Refused(Refusal::NotLeader | Refusal::FateUnknown | Refusal::StorageError)
+                if !has_coordinator =>
+            {
                 refused(errors::told(E::CoordinatorLoadInProgress, ApiKey::InitProducerId))
             }
             Response::ProducerId(pair) => InitProducerIdResponse::default()

@@ -129,9 +129,6 @@ pub const PRODUCER_IDS_MAX: usize = if cfg!(test) { 200 } else { 1_000_000 };
 /// How often expiry is looked at: expiry times are hours, a look costs one pass over the ids.
 pub const EXPIRY_INTERVAL_MS: u64 = 60_000;
 
-/// After a term starts, members need this long at the most to be back; no committed offset expires before.
-pub const EXPIRY_GRACE_MS: u64 = 3_600_000;
-
 /// Ids removed by one expiry entry. When full, the rest follows as soon as it is applied.
 pub const EXPIRED_PER_ENTRY_MAX: usize = if cfg!(test) { 100 } else { 10_000 };
 
@@ -154,9 +151,6 @@ pub const PARTITIONS_PER_REQUEST_MAX: usize = 10_000;
 
 /// Settings given to one topic: Kafka has some forty, and those of Redpanda that mean nothing here are kept too. More is refused (44).
 pub const TOPIC_CONFIGS_MAX: usize = 256;
-
-/// Partitions of the cluster: each is state in memory and a folder on every node. More is refused (44).
-pub const PARTITIONS_MAX: usize = 200_000;
 
 // --- net, api ---------------------------------------------------------------------------------------
 

@@ -7,24 +7,27 @@
 //! The versions are alike, and a later one may append fields; so bytes behind the user data are allowed. Everything
 //! else that does not fit means: not in this form (Connect, for example).
 
+use std::collections::BTreeSet;
+
 /// Protocol type of groups whose assignments have this form.
 pub const PROTOCOL_TYPE: &str = "consumer";
 
-/// Whether the assignment contains a partition; None if the bytes are not such an assignment.
+/// Removes from `wanted` the partitions that the assignment contains; None if the bytes are not such an assignment.
 ///
-/// Nothing is allocated: lengths are believed only as far as bytes are there.
-pub fn assigns(assignment: &[u8], topic: &str, partition: i32) -> Option<bool> {
+/// One walk for all of them, since an assignment may be large. Nothing is allocated: lengths are believed only as far as
+/// bytes are there.
+pub fn assigned<'a>(assignment: &'a [u8], wanted: &mut BTreeSet<(&'a str, i32)>) -> Option<()> {
     let mut rest = Reader(assignment);
     let version = rest.i16()?;
     if version < 0 {
         return None;
     }
-    let mut found = false;
     for _ in 0..rest.count()? {
         let length = usize::try_from(rest.i16()?).ok()?;
         let name = std::str::from_utf8(rest.take(length)?).ok()?;
         for _ in 0..rest.count()? {
-            found |= rest.i32()? == partition && name == topic;
+            let partition = rest.i32()?;
+            wanted.remove(&(name, partition));
         }
     }
     match rest.i32()? {
@@ -33,7 +36,7 @@ pub fn assigns(assignment: &[u8], topic: &str, partition: i32) -> Option<bool> {
             rest.take(usize::try_from(length).ok()?)?;
         }
     }
-    Some(found)
+    Some(())
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -82,6 +85,13 @@ pub(crate) mod sample {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn assigns<'a>(assignment: &'a [u8], topic: &'a str, partition: i32) -> Option<bool> {
+        let mut wanted = BTreeSet::from([(topic, partition), ("elsewhere", 0)]);
+        assigned(assignment, &mut wanted)?;
+        assert!(wanted.contains(&("elsewhere", 0)));
+        Some(wanted.len() == 1)
+    }
 
     #[test]
     fn a_partition_is_found_under_its_own_topic_only() {

@@ -19,7 +19,8 @@ use crate::types::TopicPartition;
 pub(super) struct Expiry {
     /// When to look next (monotonic ms); None outside a term.
     pub next_ms: Option<u64>,
-    /// Before this time no committed offset expires: members have not all rejoined.
+    /// Before this time no committed offset expires. When a group lost its last member is not replicated, so a new leader
+    /// counts from its own beginning: late, never early (KIP-211 counts from when the group became empty).
     offsets_from_ms: u64,
     /// When a group that has offsets last had members (wall clock). Bounded by the groups that have offsets.
     last_members_ms: BTreeMap<Arc<str>, i64>,
@@ -66,9 +67,10 @@ impl List {
 
 impl Expiry {
     /// A term started.
-    pub fn start(now_ms: u64) -> Self {
+    pub fn start(now_ms: u64, offsets_retention_ms: i64) -> Self {
         let next_ms = Some(now_ms + limits::EXPIRY_INTERVAL_MS);
-        Self { next_ms, offsets_from_ms: now_ms + limits::EXPIRY_GRACE_MS, ..Self::default() }
+        let offsets_from_ms = now_ms.saturating_add(u64::try_from(offsets_retention_ms).unwrap_or(0));
+        Self { next_ms, offsets_from_ms, ..Self::default() }
     }
 }
 

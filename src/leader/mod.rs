@@ -209,7 +209,7 @@ impl Leader {
         let out = self.end_term();
         self.earlier_terms.term_started(newest);
         self.role = Role::Leading(term);
-        self.expiry = expiry::Expiry::start(now.mono_ms);
+        self.expiry = expiry::Expiry::start(now.mono_ms, self.settings.offsets_retention_ms);
         let mut turn = Turn { machine, now, term, out };
         let chunks: Vec<LogIndex> = machine.transactions().open_chunks().map(|(stage_id, _)| stage_id).collect();
         if !chunks.is_empty() {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::proposals::Purpose;
-use super::request::{FetchedOffset, OffsetCommit, OffsetFetch, Response, Token};
+use super::request::{FetchedOffset, MemberRef, OffsetCommit, OffsetFetch, Response, Token};
 use super::stage::{Doom, Stage, StagedOffset};
 use super::staging::check_offset;
 use super::transactions::{EndingKind, Transaction};
@@ -238,9 +238,15 @@ impl Leader {
     fn doom_stages_of_lost_members(&mut self, turn: &mut Turn<'_>, group: &str) {
         let lost = |stage: &Stage| {
             let staged = stage.offsets.get(group).into_iter().flatten();
-            let checked = staged.filter(|(_, offset)| is_fenced(&offset.member));
-            let mut checked = checked.map(|(partition, offset)| (*partition, &offset.member));
-            checked.any(|(partition, member)| !self.groups.still_owns(turn.machine, member, partition))
+            let mut by_member: Vec<(&MemberRef, Vec<TopicPartition>)> = Vec::new();
+            for (partition, offset) in staged.filter(|(_, offset)| is_fenced(&offset.member)) {
+                // Nearly always one member, and always neighbours.
+                match by_member.last_mut().filter(|(member, _)| *member == &offset.member) {
+                    Some((_, partitions)) => partitions.push(*partition),
+                    None => by_member.push((&offset.member, vec![*partition])),
+                }
+            }
+            by_member.iter().any(|(member, partitions)| !self.groups.still_owns(turn.machine, member, partitions))
         };
         let ids = self.transactions.by_group.get(group).into_iter().flatten();
         let stages = ids.filter_map(|id| Some((id, self.transactions.by_id.get(id)?.live()?)));
@@ -252,6 +258,6 @@ impl Leader {
 }
 
 /// Empty member and generation −1: offsets without a member, never checked (§6).
-fn is_fenced(member: &super::request::MemberRef) -> bool {
+fn is_fenced(member: &MemberRef) -> bool {
     member.generation >= 0 || !member.member_id.is_empty() || member.instance_id.is_some()
 }

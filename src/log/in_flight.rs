@@ -66,11 +66,19 @@ impl InFlight {
         self.proposals() < PROPOSALS_ADMITTED_MAX && self.bytes.load(Ordering::Relaxed) < PROPOSED_BYTES_MAX
     }
 
-    /// Waits until there is room and `segments_behind` says no.
-    pub async fn admitted(&self, segments_behind: impl Fn() -> bool) {
+    /// Has those who wait look again whether they still must.
+    pub fn look_again(&self) {
+        self.room.notify_waiters();
+    }
+
+    /// Waits until there is room and `segments_behind` says no, or `over` says that nobody must wait.
+    pub async fn admitted(&self, segments_behind: impl Fn() -> bool, over: impl Fn() -> bool) {
         loop {
             let mut room = pin!(self.room.notified());
             room.as_mut().enable();
+            if over() {
+                return;
+            }
             match (self.has_room(), segments_behind()) {
                 (true, false) => return,
                 (false, _) => room.await,
@@ -150,5 +158,28 @@ impl Completions {
     /// Takes all, in the order in which they ended.
     pub fn take(&self) -> Vec<Completion> {
         std::mem::take(&mut *self.queue.lock())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_waits_for_room_is_let_in_where_nobody_must_wait() {
+        let in_flight = Arc::new(InFlight::default());
+        let share = in_flight.enter(PROPOSED_BYTES_MAX);
+        let lost = Arc::new(AtomicBool::new(false));
+        let waiting = tokio::spawn({
+            let (in_flight, lost) = (in_flight.clone(), lost.clone());
+            async move { in_flight.admitted(|| false, || lost.load(Ordering::Relaxed)).await }
+        });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(share.is_some() && !waiting.is_finished());
+        lost.store(true, Ordering::Relaxed);
+        in_flight.look_again();
+        tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("it is let in").unwrap();
     }
 }

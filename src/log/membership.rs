@@ -326,6 +326,7 @@ impl Membership {
                 (metrics.current_leader == Some(self.me()), member)
             });
             if leads {
+                self.peers.note_removed(false);
                 self.tend().await;
             } else if self.peers.heard_within(ASK_EVERY) {
                 self.peers.note_removed(false);
@@ -347,6 +348,13 @@ impl Membership {
     pub async fn tend(&self) {
         let Ok(_one) = self.one.try_lock() else { return };
         let Some(change) = self.look(due) else { return };
+        if let ChangeMembers::ReplaceAllVoters(voters) = &change
+            && !voters.contains(&self.me())
+        {
+            // The other leader ends the change. openraft would let this one go without giving up its lease.
+            let given = self.give_away(None).await;
+            return tracing::info!(?given, "this node is being removed, and gives leadership away first");
+        }
         let what = format!("{change:?}");
         let changed = self.raft.change_membership(change, false);
         match ended(tokio::time::timeout(CHANGED_WITHIN, changed).await, self.me()) {

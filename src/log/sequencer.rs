@@ -373,6 +373,9 @@ impl Sequencer {
         let served = state.term.filter(|_| !state.lost);
         self.alone.store(state.term.is_some() && state.lost, Ordering::Relaxed);
         self.serving.store(served.map_or(0, |term| term.0), Ordering::Release);
+        if state.lost {
+            self.in_flight.look_again();
+        }
     }
 
     /// The term that this node serves, if nobody else can have been elected by now: what was read before, under that
@@ -406,10 +409,12 @@ impl Sequencer {
         self.state.lock().leader.group_members().collect()
     }
 
-    /// Waits until more requests may come in. A full disk is not waited for: it refuses ([`Sequencer::submit`]).
+    /// Waits until more requests may come in. Neither a full disk nor a lost quorum is waited for: both refuse
+    /// ([`Sequencer::submit`]), and what a lost quorum holds is in flight until somebody leads again.
     pub async fn admitted(&self) {
         let segments = self.replica.segments();
-        self.in_flight.admitted(|| segments.is_behind() && !segments.is_out_of_space()).await;
+        let behind = || segments.is_behind() && !segments.is_out_of_space();
+        self.in_flight.admitted(behind, || self.is_alone()).await;
     }
 
     /// Takes no more requests; those that come see a closed connection.

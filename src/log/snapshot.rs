@@ -11,7 +11,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use openraft::storage::{RaftSnapshotBuilder, Snapshot, SnapshotMeta};
 use openraft::type_config::alias::{SnapshotMetaOf, SnapshotOf};
@@ -22,6 +22,11 @@ use super::apply::Replica;
 use super::raft_types::{LogId, StoredMembership, TypeConfig, encode_membership, log_id};
 use crate::segments::{SegmentError, Staged};
 use crate::state::Machine;
+use crate::types::LogIndex;
+
+/// How long a checkpoint waits for this node's own log: a disk that is this slow gets its checkpoint another time.
+const DURABLE_WITHIN: Duration = Duration::from_secs(5);
+const DURABLE_POLL: Duration = Duration::from_millis(1);
 
 /// The state at a checkpoint. It shares structure with the machine and costs what has changed since.
 #[derive(Clone, Debug)]
@@ -107,47 +112,37 @@ impl Checkpoints {
     /// If it could not be written: the last one stays.
     pub async fn take(&self) -> Result<Option<LogId>, CheckpointError> {
         let _one = self.one_at_a_time.lock().await;
-        let mut durable = self.durable.clone();
-        loop {
-            let durable_before = *durable.borrow_and_update();
-            let begun = match self.begin(durable_before) {
-                Begun::Nothing => return Ok(None),
-                Begun::Unchanged(id) => return Ok(Some(id)),
-                Begun::Ahead(index) => {
-                    durable.wait_for(|durable| *durable > index).await.map_err(|_| CheckpointError::Stopped)?;
-                    continue;
-                }
-                Begun::Writing(begun) => begun,
-            };
-            begun.done.await.map_err(|_| CheckpointError::Stopped)??;
-            let id = begun.meta.last_log_id;
-            let state_bytes = begun.bytes.load(Ordering::Relaxed);
-            *self.written.lock() = Some(Written { at: SystemTime::now(), state_bytes });
-            *self.current.lock() = Some((begun.meta, begun.cut));
-            return Ok(id);
-        }
+        let begun = match self.begin() {
+            Begun::Nothing => return Ok(None),
+            Begun::Unchanged(id) => return Ok(Some(id)),
+            Begun::Writing(begun) => begun,
+        };
+        begun.done.await.map_err(|_| CheckpointError::Stopped)??;
+        let id = begun.meta.last_log_id;
+        let state_bytes = begun.bytes.load(Ordering::Relaxed);
+        *self.written.lock() = Some(Written { at: SystemTime::now(), state_bytes });
+        *self.current.lock() = Some((begun.meta, begun.cut));
+        Ok(id)
     }
 
-    fn begin(&self, durable: u64) -> Begun {
+    fn begin(&self) -> Begun {
         let machine = self.replica.read();
         let Some((index, term)) = machine.applied() else { return Begun::Nothing };
         let id = log_id(index, term);
         if self.current.lock().as_ref().is_some_and(|(meta, _)| meta.last_log_id == Some(id)) {
             return Begun::Unchanged(id);
         }
-        if index.0 >= durable {
-            return Begun::Ahead(index.0);
-        }
         let membership = self.replica.membership(&machine);
         let cut = Cut::of(machine.clone());
         let bytes = Arc::new(AtomicU64::new(0));
         let (sender, done) = oneshot::channel();
         let state = {
-            let (cut, bytes) = (cut.clone(), bytes.clone());
+            let (cut, bytes, durable) = (cut.clone(), bytes.clone(), self.durable.clone());
             move || {
+                wait_for(&durable, index)?;
                 let state = cut.machine.to_bytes();
                 bytes.store(state.len() as u64, Ordering::Relaxed);
-                state
+                Ok(state)
             }
         };
         self.replica.segments().checkpoint(
@@ -191,8 +186,6 @@ impl Checkpoints {
 enum Begun {
     Nothing,
     Unchanged(LogId),
-    /// This index is applied, and not durable here yet.
-    Ahead(u64),
     Writing(Box<Writing>),
 }
 
@@ -201,6 +194,21 @@ struct Writing {
     cut: Cut,
     bytes: Arc<AtomicU64>,
     done: oneshot::Receiver<Result<(), SegmentError>>,
+}
+
+/// Waits, on the segment writer's thread, until the log holds this entry durably here: a majority that does not include this
+/// node may have committed it, and a checkpoint must not be ahead of the log. The cut is taken before, since under a steady
+/// load there is always something that is applied and not durable here.
+fn wait_for(durable: &watch::Receiver<u64>, index: LogIndex) -> io::Result<()> {
+    let began = Instant::now();
+    while *durable.borrow() <= index.0 {
+        if durable.has_changed().is_err() || began.elapsed() >= DURABLE_WITHIN {
+            let what = format!("entry {} is applied and not durable here; no checkpoint of it", index.0);
+            return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+        }
+        std::thread::sleep(DURABLE_POLL);
+    }
+    Ok(())
 }
 
 fn meta(machine: &Machine, last_membership: StoredMembership) -> SnapshotMetaOf<TypeConfig> {

@@ -415,3 +415,25 @@ async fn every_scrape_tells_of_the_last_checkpoint() {
     }
     node.log.shutdown().await;
 }
+
+/// A node whose disk is slower than those of the majority has always applied more than its log holds durably.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_checkpoint_does_not_run_after_what_is_applied_meanwhile() {
+    let node = start(&disk(&FaultyDisk::new(62))).await;
+    node.create_topic().await;
+    node.produce(b"in it").await;
+    let (cut, _) = node.log.read(Machine::applied).expect("something is applied");
+    let (now_durable, durable) = tokio::sync::watch::channel(cut.0);
+    let checkpoints = Arc::new(snapshot::Checkpoints::new(node.log.node.replica.clone(), durable, None));
+    let taking = tokio::spawn({
+        let checkpoints = checkpoints.clone();
+        async move { checkpoints.take().await }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!taking.is_finished(), "entry {cut:?} is not durable yet");
+    node.produce(b"not in it").await;
+    now_durable.send(cut.0 + 1).unwrap();
+    let taken = tokio::time::timeout(LONG, taking).await.expect("it waits for its own entry only").unwrap().unwrap();
+    assert_eq!(taken.map(|id| id.index()), Some(cut.0));
+    node.log.shutdown().await;
+}

@@ -68,7 +68,7 @@ impl World {
         let (done, waiting) = tokio::sync::oneshot::channel();
         let applied = Some((LogIndex(self.index), Term(1)));
         let done = Box::new(move |result: Result<(), SegmentError>| done.send(result).expect("the test waits"));
-        self.reader.segments.checkpoint(applied, bytes::Bytes::new(), Box::new(Vec::new), done);
+        self.reader.segments.checkpoint(applied, bytes::Bytes::new(), Box::new(|| Ok(Vec::new())), done);
         waiting.await.unwrap().unwrap();
     }
 

@@ -81,6 +81,11 @@ pub(super) struct WriteError {
     pub sync: bool,
 }
 
+/// The disk, or what one may have of it, is full: nothing is broken.
+pub(super) fn is_no_space(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Writes a manifest into an empty file; returns its length.
 pub(super) fn write_to(
     file: &dyn File,

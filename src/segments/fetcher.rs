@@ -279,6 +279,9 @@ impl Incoming {
         }
         let disk = self.segments.shared.files.disk().clone();
         disk.create_dir_all(&dir).map_err(io_error(&dir))?;
+        // First: a checkpoint of this node takes what has no marker for left over.
+        let marker = dir.join(format!("{MARKER}{}", self.offer.index.0));
+        disk.open(&marker, true).map_err(io_error(&marker))?;
         let mut plans = Vec::new();
         for topic in &manifest.topics {
             for entry in &topic.partitions {
@@ -290,8 +293,6 @@ impl Incoming {
                 }
             }
         }
-        let marker = dir.join(format!("{MARKER}{}", self.offer.index.0));
-        disk.open(&marker, true).map_err(io_error(&marker))?;
         clean(&*disk, &dir, &plans, &marker)?;
         self.progress.total = plans.iter().map(|plan| plan.len).sum();
         let present: u64 = plans.iter().map(|plan| if let Seed::Itself(len) = plan.seed { len } else { 0 }).sum();

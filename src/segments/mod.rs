@@ -373,12 +373,13 @@ impl Segments {
 
     /// Asks the writer thread for a checkpoint of everything applied so far, in the order of the calls to
     /// [`Segments::apply`]: drain, fdatasync dirty segments, write the manifest, fsync, rename, fsync the directory.
-    /// `state` is called on the writer thread (encoding the machine's cut takes time). `done` gets the result.
+    /// `state` is called on the writer thread (encoding the machine's cut takes time); its error ends this checkpoint alone.
+    /// `done` gets the result.
     pub fn checkpoint(
         &self,
         applied: Option<(LogIndex, Term)>,
         raft: Bytes,
-        state: Box<dyn FnOnce() -> Vec<u8> + Send>,
+        state: Box<dyn FnOnce() -> std::io::Result<Vec<u8>> + Send>,
         done: Box<dyn FnOnce(Result<(), SegmentError>) + Send>,
     ) {
         self.shared.queue.push(vec![Job::Checkpoint(CheckpointJob { applied, raft, state, done })]);

@@ -5,6 +5,7 @@
 //! in the log and readable in the tails, so fewer and larger writes are better.
 
 use std::collections::VecDeque;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -30,7 +31,7 @@ const EAGER_BYTES: usize = 1 << 20;
 pub(super) struct CheckpointJob {
     pub applied: Option<(LogIndex, Term)>,
     pub raft: Bytes,
-    pub state: Box<dyn FnOnce() -> Vec<u8> + Send>,
+    pub state: Box<dyn FnOnce() -> io::Result<Vec<u8>> + Send>,
     pub done: Box<dyn FnOnce(Result<(), SegmentError>) + Send>,
 }
 

@@ -200,7 +200,7 @@ impl World {
         self.segments.checkpoint(
             applied,
             Bytes::from_static(b"raft"),
-            Box::new(move || state.into_bytes()),
+            Box::new(move || Ok(state.into_bytes())),
             Box::new(move |result| done.send(result).expect("the test waits")),
         );
         waiting.recv().expect("a checkpoint is always answered")

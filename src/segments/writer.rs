@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::checkpoint;
+use super::checkpoint::{self, is_no_space};
 use super::files::Files;
 use super::queue::{CheckpointJob, Job};
 use super::removal::{Gone, Removals};
@@ -355,8 +355,11 @@ impl Writer {
             return Err(stop);
         }
         let manifest = checkpoint::Manifest { topics: self.manifest_topics() };
-        let content = Checkpoint { applied, raft, state: state().into(), received: false };
-        let result = checkpoint::write(self.files(), &manifest, &content);
+        let early = |source| checkpoint::WriteError { path: self.files().dir().to_owned(), source, sync: false };
+        let result = state().map_err(early).and_then(|state| {
+            let content = Checkpoint { applied, raft, state: state.into(), received: false };
+            checkpoint::write(self.files(), &manifest, &content)
+        });
         match result {
             Ok((file, manifest_bytes)) => {
                 if let Some((index, term)) = applied {
@@ -369,7 +372,9 @@ impl Writer {
                 done(Ok(()));
                 result
             }
-            Err(checkpoint::WriteError { path, source, sync: false }) if is_no_space(&source) => {
+            Err(checkpoint::WriteError { path, source, sync: false })
+                if is_no_space(&source) || source.kind() == io::ErrorKind::TimedOut =>
+            {
                 // The old manifest stays in force, and the next checkpoint tries again.
                 done(Err(super::SegmentError::Io { path, source }));
                 Ok(())
@@ -490,8 +495,4 @@ fn error_of(path: PathBuf, stop: &Stop) -> super::SegmentError {
         Stop::Failed(failure) => failure,
     };
     super::SegmentError::Io { path, source: io::Error::other(why.to_owned()) }
-}
-
-fn is_no_space(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

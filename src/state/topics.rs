@@ -14,6 +14,10 @@ use super::partitions::Partition;
 use crate::types::settings::TopicSettings;
 use crate::types::{Refusal, TopicId, TopicPartition};
 
+/// Partitions of the cluster: each is state in memory and a folder on every node. More is refused (44). Part of what entries
+/// mean: replicas with different bounds would diverge.
+pub const PARTITIONS_MAX: usize = 200_000;
+
 /// One topic.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Topic {
@@ -86,10 +90,16 @@ impl Topics {
 
     /// Each topic is judged alone: of two requests that raced for a name, the second is refused here.
     pub(super) fn apply_create(&mut self, topics: &[NewTopic], effects: &mut Effects) -> Vec<Result<TopicId, Refusal>> {
-        topics.iter().map(|new| self.create_one(new, effects)).collect()
+        let mut room = self.room();
+        topics.iter().map(|new| self.create_one(new, &mut room, effects)).collect()
     }
 
-    fn create_one(&mut self, new: &NewTopic, effects: &mut Effects) -> Result<TopicId, Refusal> {
+    /// How many partitions there may be more.
+    fn room(&self) -> usize {
+        PARTITIONS_MAX.saturating_sub(self.by_id.iter().map(|(_, topic)| topic.partitions.len()).sum())
+    }
+
+    fn create_one(&mut self, new: &NewTopic, room: &mut usize, effects: &mut Effects) -> Result<TopicId, Refusal> {
         if self.named(&new.name).is_some() || self.get(new.id).is_some() {
             return Err(Refusal::TopicAlreadyExists);
         }
@@ -98,6 +108,7 @@ impl Topics {
         }
         let count =
             usize::try_from(new.partitions).ok().filter(|count| *count > 0).ok_or(Refusal::InvalidPartitions)?;
+        *room = room.checked_sub(count).ok_or(Refusal::PolicyViolation)?;
         let configs: BTreeMap<String, String> = new.configs.iter().cloned().collect();
         let settings = settings_of(&configs);
         let partitions = vec![Partition::default(); count];
@@ -116,13 +127,15 @@ impl Topics {
         more: &[NewPartitions],
         effects: &mut Effects,
     ) -> Vec<Result<TopicId, Refusal>> {
-        more.iter().map(|more| self.grow_one(more, effects)).collect()
+        let mut room = self.room();
+        more.iter().map(|more| self.grow_one(more, &mut room, effects)).collect()
     }
 
-    fn grow_one(&mut self, more: &NewPartitions, effects: &mut Effects) -> Result<TopicId, Refusal> {
+    fn grow_one(&mut self, more: &NewPartitions, room: &mut usize, effects: &mut Effects) -> Result<TopicId, Refusal> {
         let known = self.get(more.topic).ok_or(Refusal::UnknownTopicOrPartition)?.partitions.len();
         let count = usize::try_from(more.count).ok().filter(|count| *count > known);
         let count = count.ok_or(Refusal::InvalidPartitions)?;
+        *room = room.checked_sub(count - known).ok_or(Refusal::PolicyViolation)?;
         let topic = self.get_mut(more.topic).expect("it was just found");
         topic.partitions.resize(count, Partition::default());
         effects.created.push((more.topic, topic.name.clone(), more.count));
@@ -163,5 +176,29 @@ impl Machine {
             self.group_offsets.forget(|_, partition, _| effects.deleted.contains(&partition.topic));
         }
         Outcome::Topics(results)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_partitions_than_the_bound_are_refused_whoever_asks() {
+        let mut topics = Topics::default();
+        let mut effects = Effects::default();
+        let new = |n: u8, partitions: usize| NewTopic {
+            id: TopicId([n; 16]),
+            name: format!("t{n}"),
+            partitions: i32::try_from(partitions).unwrap(),
+            configs: Vec::new(),
+        };
+        // One entry of several, as Metadata makes them.
+        let results = topics.apply_create(&[new(1, PARTITIONS_MAX - 3), new(2, 4), new(3, 1)], &mut effects);
+        assert_eq!(results, [Ok(TopicId([1; 16])), Err(Refusal::PolicyViolation), Ok(TopicId([3; 16]))]);
+        let grow = |count: i32| NewPartitions { topic: TopicId([3; 16]), count };
+        assert_eq!(topics.apply_grow(&[grow(4)], &mut effects), [Err(Refusal::PolicyViolation)]);
+        assert_eq!(topics.apply_grow(&[grow(3)], &mut effects), [Ok(TopicId([3; 16]))]);
+        assert_eq!(topics.apply_create(&[new(4, 1)], &mut effects), [Err(Refusal::PolicyViolation)]);
     }
 }

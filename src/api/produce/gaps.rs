@@ -89,10 +89,13 @@ impl Gaps {
                 tracing::debug!(?batch, behind = ?noted.batch, "a gap that a refusal of ours made");
                 Err(errors::ASK_AGAIN)
             }
-            (decided, Some(noted))
-                if noted.batch == batch && !decided.as_ref().is_err_and(|r| r.is_of_the_moment()) =>
-            {
-                refused.remove(&key);
+            (decided, Some(noted)) if noted.batch == batch => {
+                if decided.as_ref().is_err_and(|refusal| refusal.is_of_the_moment()) {
+                    // Sent again and refused again: so may be what is sent again behind it.
+                    noted.behind = BEHIND_MAX;
+                } else {
+                    refused.remove(&key);
+                }
                 decided
             }
             (decided, _) => decided,
@@ -144,6 +147,12 @@ mod tests {
         let other = Partition(at.0.clone(), 1);
         assert_eq!(other.told(0, 6, GAP), GAP, "another partition");
         assert_eq!(at.told(1, 6, GAP), GAP, "another epoch");
+        for _ in 0..2 {
+            for _ in 0..BEHIND_MAX {
+                assert_eq!(at.told(0, 6, GAP), AGAIN);
+            }
+            assert_eq!(at.told(0, 5, LOST), LOST, "sent again, and so is all behind it");
+        }
         for _ in 0..BEHIND_MAX {
             assert_eq!(at.told(0, 6, GAP), AGAIN);
         }

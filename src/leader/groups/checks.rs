@@ -1,6 +1,7 @@
 //! Requests that a member makes between rebalances: may it? (Kafka's `validateClassicGroupHeartbeat`,
 //! `ClassicGroup.validateOffsetCommit`), and what became of what it staged (transactions.md §6).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::group::{Group, State};
@@ -54,12 +55,12 @@ impl Groups {
         }
     }
 
-    /// Whether a stage of that member (as it was when it staged) may still commit an offset of `partition`.
+    /// Whether a stage of that member (as it was when it staged) may still commit offsets of all these partitions.
     ///
     /// Ownership is compared, not the generation; where the assignment is not in ConsumerProtocol form, an older
     /// generation owns nothing. A member that is gone (a static member's old id counts as gone) owns nothing. Until the
     /// next assignment is made, a member that is still there keeps what it had.
-    pub fn still_owns(&self, machine: &Machine, member: &MemberRef, partition: TopicPartition) -> bool {
+    pub fn still_owns(&self, machine: &Machine, member: &MemberRef, partitions: &[TopicPartition]) -> bool {
         if member.generation < 0 {
             return true;
         }
@@ -71,8 +72,12 @@ impl Groups {
         if group.protocol_type.as_deref() != Some(consumer_protocol::PROTOCOL_TYPE) {
             return false;
         }
-        let Some(topic) = machine.topics().get(partition.topic) else { return false };
-        consumer_protocol::assigns(&found.assignment, &topic.name, partition.partition).unwrap_or(false)
+        let mut missing = BTreeSet::new();
+        for of in partitions {
+            let Some(topic) = machine.topics().get(of.topic) else { return false };
+            missing.insert((topic.name.as_str(), of.partition));
+        }
+        consumer_protocol::assigned(&found.assignment, &mut missing).is_some() && missing.is_empty()
     }
 
     fn sign_of_life(&mut self, now: Now, member: &MemberRef) {

@@ -22,6 +22,10 @@ use crate::log::membership::Membership;
 use crate::log::raft_types::{self, TypeConfig, index_and_term};
 use crate::log::sequencer::Raft;
 
+/// How long one append may wait for the segments: less than the leader's deadline for its answer.
+const BEHIND_MAX: Duration = Duration::from_secs(1);
+const BEHIND_POLL: Duration = Duration::from_millis(2);
+
 /// Accepts connections until the runtime ends.
 pub async fn serve(listener: TcpListener, peers: Arc<Peers>) {
     let room = Arc::new(tokio::sync::Semaphore::new(PEER_CONNECTIONS_MAX));
@@ -141,6 +145,13 @@ async fn next_append(
     reader: &mut FrameReader<OwnedReadHalf>,
     peers: &Peers,
 ) -> io::Result<Option<AppendEntriesRequest<TypeConfig>>> {
+    // What is applied and not written to segments yet is in memory: a node that catches up takes no more than it can write.
+    // Heartbeats have a connection of their own, and the leader's deadline for an answer is kept.
+    let segments = peers.catch_up.segments();
+    let began = std::time::Instant::now();
+    while segments.is_behind() && !segments.is_out_of_space() && began.elapsed() < BEHIND_MAX {
+        tokio::time::sleep(BEHIND_POLL).await;
+    }
     let Some(frame) = reader.next().await? else { return Ok(None) };
     peers.meters.received.increment(frame.body.len() as u64);
     append_of(frame, peers).map(Some)

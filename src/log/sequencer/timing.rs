@@ -38,7 +38,7 @@ impl Sequencer {
         }
         self.armed_ms.store(0, Ordering::Relaxed);
         let looked = std::mem::replace(&mut state.looked, Sent::now());
-        if looked.is_over(STOOD_STILL_MS) {
+        if looked.is_over(STOOD_STILL_MS) && !state.lost {
             state.began = state.looked;
         }
         self.follow_quorum(&mut state);

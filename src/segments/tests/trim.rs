@@ -127,7 +127,7 @@ fn the_manifest_says_where_the_log_started_at_its_index_and_not_later() {
     let (go, wait) = mpsc::channel::<()>();
     let state = move || {
         wait.recv().expect("the test goes on");
-        format!("state at {applied:?}").into_bytes()
+        Ok(format!("state at {applied:?}").into_bytes())
     };
     let raft = Bytes::from_static(b"raft");
     world.segments.checkpoint(applied, raft, Box::new(state), Box::new(move |result| done.send(result).unwrap()));

@@ -113,6 +113,10 @@ impl Writer {
         for folder in &folders {
             disk.sync_dir(folder).map_err(failed(folder.clone()))?;
         }
+        // Again: a reader may have opened an old file between the first time and its replacement.
+        for file in &staged.files {
+            self.files().forget(file.of);
+        }
         // Some may be new: the manifest must not outlive their names.
         if folders.is_empty() { Ok(()) } else { self.sync_root() }
     }
@@ -131,8 +135,14 @@ impl Writer {
     /// Removes `incoming/` once this node has got further without it.
     pub(super) fn drop_stale_incoming(&self, applied: LogIndex) -> Result<(), Stop> {
         let Ok(names) = self.files().disk().list(&self.files().dir().join(fetcher::DIR)) else { return Ok(()) };
-        let index = names.iter().find_map(|name| name.to_str()?.strip_prefix(fetcher::MARKER)?.parse::<u64>().ok());
-        if index.is_none_or(|index| index <= applied.0) { self.remove_incoming() } else { Ok(()) }
+        let index = names.iter().filter_map(|name| name.to_str()?.strip_prefix(fetcher::MARKER)?.parse::<u64>().ok());
+        if index.max().is_none_or(|index| index <= applied.0)
+            && let Err(Stop::Failed(error)) = self.remove_incoming()
+        {
+            // A transfer may begin in it just now. What is left goes with the next checkpoint.
+            tracing::warn!(error, "what came of an old transfer cannot be removed");
+        }
+        Ok(())
     }
 
     /// The writer goes on from the new content.

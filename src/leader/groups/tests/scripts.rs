@@ -230,7 +230,7 @@ impl World {
     fn owns(&self, words: &Words<'_>) -> String {
         let partition = words.plain[5].parse().unwrap();
         let of = TopicPartition { topic: topic_id(words.plain[4]), partition };
-        let owns = self.groups.still_owns(&self.machine, &words.member(), of);
+        let owns = self.groups.still_owns(&self.machine, &words.member(), &[of]);
         if owns { "owns it\n".to_owned() } else { "owns nothing there\n".to_owned() }
     }
 
