@@ -69,7 +69,7 @@ fn cluster(
     let mut response = DescribeClusterResponse::default()
         .with_error_message(None)
         .with_cluster_id(StrBytes::from_string(settings.cluster_id.clone()))
-        .with_controller_id(view.leader)
+        .with_controller_id(view.controller)
         .with_brokers(view.brokers.iter().map(broker).collect());
     if request.include_cluster_authorized_operations {
         response.cluster_authorized_operations = CLUSTER_OPERATIONS;

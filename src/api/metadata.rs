@@ -183,7 +183,7 @@ impl Answer {
         let mut response = MetadataResponse::default()
             .with_brokers(seen.view.brokers.iter().map(broker).collect())
             .with_cluster_id(Some(StrBytes::from_string(settings.cluster_id.clone())))
-            .with_controller_id(seen.view.leader)
+            .with_controller_id(seen.view.controller)
             .with_topics(topics);
         if self.cluster_operations && (8..=10).contains(&self.version) {
             response.cluster_authorized_operations = CLUSTER_OPERATIONS;

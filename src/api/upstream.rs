@@ -100,7 +100,7 @@ impl Upstream {
 /// Puts one request to another node, on a connection of its own.
 ///
 /// # Errors
-/// If there is no answer in time.
+/// If there is no answer in time; `NotConnected` if the request was certainly not sent.
 pub async fn forward(to: &Member, caller: &Caller, frame: Bytes, correlation_id: i32) -> io::Result<Bytes> {
     let asked = async {
         let _turn = FORWARDS.acquire().await.map_err(io::Error::other)?;

@@ -10,22 +10,53 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use kafka_protocol::error::ResponseError as E;
 use kafka_protocol::messages::BrokerId;
+use parking_lot::Mutex;
 
 use crate::log::{Log, LogStatus, Member};
 use crate::types::{Refusal, Term};
 
+/// How long every voter is named after the leader changed, also the dead one. librdkafka takes a broker that is named no more
+/// off all its partitions at once, and finds them a leader a second later, even if the same answer names one.
+const NAMED_AFTER_CHANGE: Duration = Duration::from_secs(2);
+
 /// The newest term of which this node knew the leader.
 #[derive(Clone, Debug, Default)]
-pub struct KnownTerm(Arc<AtomicU64>);
+pub struct KnownTerm {
+    newest: Arc<AtomicU64>,
+    /// The last leader's term that was told, and when it was told first; no time for the first one of this process.
+    told: Arc<Mutex<Option<ToldTerm>>>,
+}
+
+type ToldTerm = (Term, Option<Instant>);
 
 impl KnownTerm {
     /// The term to tell, given how the log stands and the term of the last applied entry.
     fn told(&self, status: &LogStatus, applied: Term) -> Term {
         let led = if status.leader.is_some() { status.term } else { applied };
-        Term(self.0.fetch_max(led.0, Ordering::Relaxed).max(led.0))
+        Term(self.newest.fetch_max(led.0, Ordering::Relaxed).max(led.0))
+    }
+
+    /// Whether the leader changed lately, as far as clients of this node were told.
+    fn changed_lately(&self, status: &LogStatus) -> bool {
+        let mut told = self.told.lock();
+        match *told {
+            _ if status.leader.is_none() => told.is_some(),
+            None => {
+                *told = Some((status.term, None));
+                false
+            }
+            Some((term, since)) if term == status.term => {
+                since.is_some_and(|since| since.elapsed() < NAMED_AFTER_CHANGE)
+            }
+            Some(_) => {
+                *told = Some((status.term, Some(Instant::now())));
+                true
+            }
+        }
     }
 }
 
@@ -121,6 +152,9 @@ pub struct View {
     pub brokers: Vec<Member>,
     /// The leader of everything, −1 if nobody is known to lead.
     pub leader: BrokerId,
+    /// Who takes administrative requests: the leader, and this node while none is known, since any node passes them on. Clients
+    /// that are told of no controller may not ask again for minutes (librdkafka); Kafka's brokers name one of them too.
+    pub controller: BrokerId,
     /// The leader's epoch, or that of the last leader known.
     pub leader_epoch: i32,
     /// Who has every partition.
@@ -144,6 +178,7 @@ impl View {
             return Self {
                 brokers: me,
                 leader,
+                controller: id(status.node_id),
                 leader_epoch,
                 in_sync: replicas.clone(),
                 replicas,
@@ -160,10 +195,12 @@ impl View {
         // A node that is gone is named no more, as Kafka does: sarama asks a coordinator that it knows for as long as it is
         // named. But all are named by a leader too new to have heard from a quorum, or clients would know one node only.
         let heard = in_sync.len() > replicas.len() / 2;
-        let named = |member: &&Member| !heard || !member.voter || in_step(member) || member.node_id == status.node_id;
+        let all = !heard || known.changed_lately(status);
+        let named = |member: &&Member| all || !member.voter || in_step(member) || member.node_id == status.node_id;
         Self {
             brokers: status.members.iter().filter(named).cloned().collect(),
             leader: leader.map_or(BrokerId(-1), id),
+            controller: id(leader.unwrap_or(status.node_id)),
             leader_epoch,
             replicas,
             in_sync,
@@ -285,10 +322,30 @@ mod tests {
     }
 
     #[test]
+    fn a_dead_leader_is_named_until_clients_have_turned_to_the_new_one() {
+        let known = KnownTerm::default();
+        let named = |term, leader, gone: Option<usize>| {
+            let mut status = LogStatus { term: Term(term), ..sample::status(3, leader) };
+            status.members.iter_mut().for_each(|member| member.in_sync = true);
+            if let Some(gone) = gone {
+                status.members[gone].in_sync = false;
+            }
+            let view = View::new(&status, Term(4), &known, false);
+            view.brokers.iter().map(|broker| broker.node_id).collect::<Vec<_>>()
+        };
+        assert_eq!(named(5, Some(2), Some(2)), [1, 2], "the first leader that is told of is no change");
+        assert_eq!(named(6, None, Some(1)), [1, 2, 3], "nobody leads yet");
+        assert_eq!(named(6, Some(3), Some(1)), [1, 2, 3], "the dead leader is named");
+        *known.told.lock() = Some((Term(6), Instant::now().checked_sub(NAMED_AFTER_CHANGE)));
+        assert_eq!(named(6, Some(3), Some(1)), [1, 3], "and then no more");
+    }
+
+    #[test]
     fn a_leader_that_is_no_member_is_unknown() {
         let mut status = sample::status(3, Some(2));
         status.members.remove(1);
         assert_eq!((view(&status).leader, view(&status).leader()), (BrokerId(-1), None));
+        assert_eq!(view(&status).controller, id(status.node_id), "it passes on what it is asked");
     }
 
     #[test]

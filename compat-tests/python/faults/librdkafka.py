@@ -200,10 +200,10 @@ class Own(Transactional):
             producer.begin_transaction()
             dice = self.dice.randrange(40)
             for i in range(count):
-                if i in (each, 2 * each) and dice == 0:
+                if i in (each, 2 * each) and dice % 8 == 0:
                     # Half of it is acknowledged for a while, so that faults meet it in the middle.
                     producer.flush(5)
-                    time.sleep(self.dice.uniform(0, 1))
+                    time.sleep(self.dice.uniform(0, 0.6))
                 value = f"{self.name}|{self.number}|{i}|{count}"
                 self.produce(producer, topics[i // each], self.dice.randrange(2), value)
             self.send_offsets(producer, offsets, self.member)

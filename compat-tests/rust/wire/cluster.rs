@@ -78,14 +78,20 @@ impl Cluster {
         (1..=3).find(|node| *node != leader).expect("there are others")
     }
 
-    /// A topic of one partition that every node knows, asked for at `node`.
-    fn topic_by(&self, node: usize) -> TopicName {
+    /// A topic of one partition, asked for at `node`.
+    fn created_by(&self, node: usize) -> TopicName {
         use m::create_topics_request::CreatableTopic;
         let name = TopicName(fresh("cluster"));
         let topic = CreatableTopic::default().with_name(name.clone()).with_num_partitions(1).with_replication_factor(3);
         let request = m::CreateTopicsRequest::default().with_topics(vec![topic]).with_timeout_ms(10_000);
         let response = self.connect(node).and_then(|mut client| client.ask(&request, 7)).expect("an answer");
         assert_eq!(response.topics[0].error_code, 0, "{:?}", response.topics[0].error_message);
+        name
+    }
+
+    /// The same, known by every node.
+    fn topic_by(&self, node: usize) -> TopicName {
+        let name = self.created_by(node);
         until("every node has the topic", || {
             (1..=3).all(|node| self.metadata(node, Some(&name)).is_some_and(|answer| answer.topics[0].error_code == 0))
         });
@@ -379,6 +385,22 @@ fn an_election_moves_everything_to_the_first_replica() {
     let codes: Vec<_> =
         answer.replica_election_results[0].partition_result.iter().map(|part| part.error_code).collect();
     assert_eq!(codes, [84, 3], "it leads already; there is no partition 9");
+}
+
+/// While nobody leads an administrative request waits at whatever node it came to, and a client is told of a controller:
+/// librdkafka does not ask again for one before its metadata is old.
+#[test]
+fn a_topic_is_created_while_a_leader_is_elected() {
+    let Some(mut cluster) = Cluster::start(&[]) else { return };
+    let (leader, other) = (cluster.leader().unwrap(), cluster.follower());
+    let mut client = cluster.connect(other).unwrap();
+    cluster.kill(leader);
+    cluster.created_by(other);
+    until("the new leader is known", || {
+        let told = client.ask(&m::MetadataRequest::default().with_topics(None), 12).unwrap();
+        assert!(told.controller_id.0 > 0, "no controller");
+        told.controller_id.0 as usize != leader
+    });
 }
 
 /// librdkafka takes OUT_OF_ORDER_SEQUENCE_NUMBER of a batch as a reason to send those before it under a new epoch, and what

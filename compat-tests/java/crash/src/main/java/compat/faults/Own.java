@@ -51,10 +51,10 @@ final class Own extends Transactional {
             int i = 0;
             int dice = random.nextInt(40);
             for (String topic : TOPICS) {
-                if (i > 0 && dice == 0) {
+                if (i > 0 && dice % 8 == 0) {
                     // Half of it is acknowledged for a while, so that faults meet it in the middle.
                     producer.flush();
-                    Thread.sleep(random.nextInt(1_000));
+                    Thread.sleep(random.nextInt(600));
                 }
                 for (int k = 0; k < each; k++, i++) {
                     producer.send(new ProducerRecord<>(topic, random.nextInt(PARTITIONS), null, value(i, count)));
