@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(codes(&response), [("a".into(), 0)]);
         let partition = &response.topics[0].partitions[0];
         assert_eq!((partition.error_code, partition.leader_id), (5, BrokerId(-1)));
-        assert_eq!(response.controller_id, BrokerId(-1));
+        assert_eq!(response.controller_id, BrokerId(1), "this node passes on what it is asked");
         let replaying = LogStatus { replayed: false, ..sample::status(3, None) };
         assert_eq!(codes(&respond(&by_name(&["later"]), 9, &replaying)), [("later".into(), 5)]);
     }
