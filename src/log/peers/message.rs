@@ -251,11 +251,15 @@ pub fn encode_append(request: &AppendEntriesRequest<TypeConfig>, in_sync: &[u64]
     std::iter::once(head.freeze()).chain(payloads).collect()
 }
 
-/// The append of [`encode_append`]; its entries are slices of `body`.
+/// Entries below this are copied out of their frame: copying is cheap beside what a buffer of frames would hold.
+const COPIED_BELOW: usize = 32 << 10;
+
+/// The append of [`encode_append`]; its entries are slices of `body` or, where small, copies.
 ///
 /// # Errors
 /// If the bytes are not one.
 pub fn decode_append(mut body: Bytes) -> Result<(AppendEntriesRequest<TypeConfig>, Vec<u64>), EntryError> {
+    let whole = body.len();
     let vote = get_vote(&mut body)?;
     let prev_log_id = get_id(&mut body)?;
     let leader_commit = get_id(&mut body)?;
@@ -272,7 +276,11 @@ pub fn decode_append(mut body: Bytes) -> Result<(AppendEntriesRequest<TypeConfig
         if len > body.len() {
             return Err(EntryError::Truncated);
         }
-        entries.push(raft_types::decode(index, term, body.split_to(len))?);
+        let entry = body.split_to(len);
+        // Its records are kept in memory until they are in segments and in nobody's way: they must not keep a frame with all its
+        // entries, nor the buffer it was read into.
+        let entry = if len < COPIED_BELOW || len < whole / 2 { Bytes::copy_from_slice(&entry) } else { entry };
+        entries.push(raft_types::decode(index, term, entry)?);
     }
     if !body.is_empty() {
         return Err(EntryError::Lengths);
