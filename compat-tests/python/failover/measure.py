@@ -76,7 +76,7 @@ def line(what, seconds):
 
 
 def settled():
-    """Until all nodes are back and in step: a fault in the middle of another is not what is measured here."""
+    """A node that was started again needs about a second: a fault in the middle of another is not what is measured here."""
     time.sleep(2.5)
 
 
@@ -123,7 +123,7 @@ def main():
     for name, seconds in dead.items():
         if seconds and line(f"{name}: first write after kill -9 of the leader", seconds) >= 3:
             bad.append(f"{name} stood still 3 s or more")
-    if failed_by_transfer > 0:
+    if failed_by_transfer:
         bad.append(f"{failed_by_transfer} writes failed over planned transfers")
     failed = [text for w in writers for text in w.failed]
     for text in sorted(set(failed)):

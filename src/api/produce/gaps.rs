@@ -59,7 +59,8 @@ struct Refused {
 pub(in super::super) struct Gaps(Arc<Mutex<BTreeMap<u64, Refused>>>);
 
 impl Gaps {
-    /// What is said of a batch instead, given what was decided; answers are passed here in the order in which they leave.
+    /// What is said of a batch instead, given what was decided. A refusal that is ready at once may come
+    /// here before the answer to a batch in front of it: that one ends no note but its own.
     pub(super) fn told<T>(
         &self,
         topic: (&TopicName, Uuid),
